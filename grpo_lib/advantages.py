@@ -1,0 +1,298 @@
+"""Scores of a group → relative weights (advantages)."""
+
+from collections.abc import Hashable, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from grpo_lib._validate import (
+    at_least_float32,
+    require_choice,
+    require_finite,
+    require_floating,
+    require_mask,
+    require_ndim,
+    require_same_shape,
+    require_tensor,
+)
+
+Baseline = Literal["mean", "leave-one-out", "batch", "none"]
+Scale = Literal["group", "batch", "batch-residual", "none"]
+Std = Literal["population", "sample"]
+
+_BASELINES = ("mean", "leave-one-out", "batch", "none")
+_SCALES = ("group", "batch", "batch-residual", "none")
+_STDS = ("population", "sample")
+
+
+def group_advantages(
+    rewards: Shaped[Tensor, "..."],
+    num_generations: int | None = None,
+    *,
+    group_ids: Tensor | Sequence[Hashable] | None = None,
+    baseline: Baseline = "mean",
+    scale: Scale = "group",
+    std: Std = "population",
+    eps: float = 1e-4,
+    valid: Shaped[Tensor, "..."] | None = None,
+) -> Float[Tensor, "..."]:
+    r"""Relative weight of each answer: its score minus a baseline, over a standard deviation.
+
+    .. math:: \hat A_i = \frac{R_i - \bar R}{\sigma_R + \delta}, \qquad
+              \sigma_R = \sqrt{\tfrac1K \sum_j (R_j - \bar R)^2}
+
+    The baseline decides the sign, the scale only the size. Answers that all score the same get exactly 0, in every
+    dtype and for every ``eps``. The result is a constant: no gradient flows through it.
+
+    Args:
+        rewards: scores, shape (B, K) with one row a question, or (N,) with ``num_generations`` or ``group_ids``.
+            Any floating dtype; integers and booleans count as float32.
+        num_generations: K, answers a question, for rewards of shape (N,) whose groups are contiguous.
+        group_ids: shape (N,), the question of each answer, in any order and with any group sizes; a tensor of
+            integers or a sequence of hashable ids.
+        baseline: what is subtracted. ``"mean"`` of the group (GRPO); ``"leave-one-out"``, the mean of the other
+            answers of the group (RLOO); ``"batch"``, the mean of all scores; ``"none"``.
+        scale: what divides. ``"group"``, the group's standard deviation (GRPO); ``"batch"``, that of all raw
+            scores; ``"batch-residual"``, that of all scores after the baseline (REINFORCE++); ``"none"`` (Dr. GRPO).
+        std: ``"population"`` divides by K, ``"sample"`` by K − 1 (what TRL and verl do).
+        eps: δ, added to the standard deviation, in units of the scores. Hand computations pass 0.
+        valid: same shape as rewards. Rows marked False get 0 and move neither mean nor standard deviation,
+            whatever they hold (NaN included).
+
+    Returns:
+        Advantages, same shape as rewards; float32, or float64 for float64 rewards. Where the standard deviation is
+        exactly 0 a scaled advantage is 0. With baselines ``"mean"`` and ``"leave-one-out"`` a group with fewer than
+        two valid rows gets 0.
+
+    Raises:
+        ValueError: wrong shape, a size that K does not divide, a group of one where the baseline needs two, NaN or
+            infinite rewards in valid rows, an unknown mode, a negative eps.
+
+    Source: DeepSeekMath (2024), section 4.1.2, which writes only "std"; the population form is the note's.
+    Leave-one-out: Kool et al. (2019). Statistics are computed in float64.
+
+    Chapter: objective/group-advantage, equation adv-standardised.
+    """
+    require_tensor("rewards", rewards)
+    require_choice("baseline", baseline, _BASELINES)
+    require_choice("scale", scale, _SCALES)
+    require_choice("std", std, _STDS)
+    if not 0 <= eps < float("inf"):
+        raise ValueError(f"eps must be >= 0 and finite, got {eps}: it is added to the standard deviation.")
+    if rewards.is_complex():
+        raise ValueError(f"rewards must be real numbers, got {rewards.dtype}.")
+
+    needs_groups = baseline in ("mean", "leave-one-out") or scale == "group"
+    groups = _group_index(rewards, num_generations, group_ids, needs_groups).to(rewards.device)
+    keep = (
+        torch.ones_like(rewards, dtype=torch.bool)
+        if valid is None
+        else require_mask("valid", valid, "rewards", rewards)
+    )
+    require_finite(
+        "rewards", rewards, keep, "Mark answers without a score by valid=..., or give them a number."
+    )
+
+    # float64 on the CPU where the device has none
+    device = torch.device("cpu") if rewards.device.type == "mps" else rewards.device
+    g, m = groups.to(device), keep.detach().to(device).reshape(-1)
+    r = torch.where(m, rewards.detach().to(device).reshape(-1).to(torch.float64), 0)
+    batch = torch.zeros_like(g)
+    count = _group_sum(m.to(r.dtype), g)
+    _require_pairs(baseline, g, group_ids)
+
+    if baseline == "batch":
+        residual = r - _group_mean(r, m, batch)
+    elif baseline == "none":
+        residual = r
+    else:
+        residual = r - _group_mean(r, m, g)
+        if baseline == "leave-one-out":  # R_i − mean of the others = K/(K − 1) · (R_i − mean)
+            residual = residual * count / (count - 1).clamp(min=1)
+        # In floating point the mean of equal scores can miss them by one unit in the last place.
+        residual = torch.where(_group_max(r, m, g) > -_group_max(-r, m, g), residual, 0)
+
+    if scale == "none":
+        advantages = residual
+    else:
+        spread = {
+            "group": lambda: _group_std(r, m, g, std),
+            "batch": lambda: _group_std(r, m, batch, std),
+            "batch-residual": lambda: _group_std(residual, m, batch, std),
+        }[scale]()
+        advantages = torch.where(spread > 0, residual / torch.where(spread > 0, spread + eps, 1), 0)
+    advantages = torch.where(m, advantages, 0).reshape(rewards.shape)
+    return advantages.to(at_least_float32(rewards[:0]).dtype).to(rewards.device)
+
+
+def silent_group_probability(p: float | Tensor, num_generations: int) -> float | Tensor:
+    r"""Probability that all K answers to a question get the same 0/1 score, so that its group sends no task signal.
+
+    .. math:: P(\text{silent}) = p^K + (1 - p)^K
+
+    Args:
+        p: probability that one answer is right, between 0 and 1; a number or a tensor of any shape.
+        num_generations: K, at least 1; the answers are independent.
+
+    Returns:
+        The probability, same type and shape as p.
+
+    Raises:
+        ValueError: p outside [0, 1], or K below 1.
+
+    Chapter: objective/group-advantage, equation adv-silent.
+    """
+    inside = bool(((p >= 0) & (p <= 1)).all()) if isinstance(p, Tensor) else 0 <= p <= 1
+    if not inside:
+        raise ValueError(f"p must lie between 0 and 1, got {p}: it is the probability of a right answer.")
+    if num_generations < 1:
+        raise ValueError(f"num_generations must be at least 1, got {num_generations}.")
+    return p**num_generations + (1 - p) ** num_generations
+
+
+def gae(
+    rewards: Float[Tensor, "N T"],
+    values: Float[Tensor, "N T"],
+    completion_mask: Shaped[Tensor, "N T"] | None = None,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+) -> Float[Tensor, "N T"]:
+    r"""Generalised advantage estimation, what PPO uses where GRPO uses the group.
+
+    .. math:: \hat A_t = \delta_t + \gamma\lambda \hat A_{t+1}, \qquad \delta_t = R_t + \gamma V(s_{t+1}) - V(s_t)
+
+    Args:
+        rewards: per-token rewards, shape (N, T); see :func:`grpo_lib.kl_in_reward`.
+        values: V(s_t), the value of the prefix before token t, shape (N, T). After the last valid token it is 0.
+        completion_mask: shape (N, T), True at valid tokens; all valid if None. Valid tokens are a prefix of the row.
+        gamma: discount, between 0 and 1.
+        lam: λ, between 0 (one-step residuals) and 1 (return minus value).
+
+    Returns:
+        Advantages, shape (N, T), 0 at masked positions. The returns (the critic's targets) are advantages + values.
+
+    Raises:
+        ValueError: wrong shapes, gamma or lam outside [0, 1], NaN or infinite values at valid positions, a mask that is
+            not a prefix of each row.
+
+    Source: Schulman et al. (2017), Proximal Policy Optimization, equations 11 and 12.
+
+    Chapter: relatives/ppo.
+    """
+    require_floating("rewards", rewards)
+    require_floating("values", values)
+    require_ndim("rewards", rewards, 2, "(N, T)")
+    require_same_shape("values", values, "rewards", rewards)
+    for name, x in (("gamma", gamma), ("lam", lam)):
+        if not 0 <= x <= 1:
+            raise ValueError(f"{name} must lie between 0 and 1, got {x}.")
+    mask = torch.ones_like(rewards, dtype=torch.bool)
+    if completion_mask is not None:
+        mask = require_mask("completion_mask", completion_mask, "rewards", rewards)
+        if (mask[:, 1:] & ~mask[:, :-1]).any():
+            raise ValueError(
+                "completion_mask must mark a prefix of each row: a valid token follows a masked one."
+            )
+    require_finite("rewards", rewards, mask, "Check the reward function.")
+    require_finite("values", values, mask, "Check the critic.")
+    r = at_least_float32(torch.where(mask, rewards.detach(), 0))
+    v = at_least_float32(torch.where(mask, values.detach(), 0))
+    next_v = torch.cat([v[:, 1:], torch.zeros_like(v[:, :1])], dim=1)
+    residual = r + gamma * next_v - v
+    advantages, running = torch.zeros_like(residual), torch.zeros_like(residual[:, 0]) if r.shape[1] else None
+    for t in reversed(range(r.shape[1])):
+        advantages[:, t] = running = residual[:, t] + gamma * lam * running
+    return torch.where(mask, advantages, 0)
+
+
+def _group_index(
+    rewards: Tensor,
+    num_generations: int | None,
+    group_ids: Tensor | Sequence[Hashable] | None,
+    needs_groups: bool,
+) -> Tensor:
+    """Number of the group of each reward, in the order of rewards.reshape(-1)."""
+    if num_generations is not None and group_ids is not None:
+        raise ValueError("num_generations and group_ids were both given: groups are defined by one of them.")
+    if num_generations is not None and num_generations < 1:
+        raise ValueError(f"num_generations must be at least 1, got {num_generations}.")
+    if rewards.ndim not in (1, 2):
+        raise ValueError(f"rewards must have shape (B, K) or (N,), got {tuple(rewards.shape)}.")
+    n = rewards.numel()
+    if rewards.ndim == 2:
+        if group_ids is not None:
+            raise ValueError(
+                f"group_ids go with rewards of shape (N,), got {tuple(rewards.shape)}: flatten the rewards."
+            )
+        if num_generations not in (None, rewards.shape[1]):
+            raise ValueError(
+                f"num_generations={num_generations} but rewards of shape {tuple(rewards.shape)} hold "
+                f"{rewards.shape[1]} answers a question: drop the argument or reshape the rewards."
+            )
+        return torch.arange(rewards.shape[0]).repeat_interleave(rewards.shape[1])
+    if group_ids is not None:
+        if len(group_ids) != n or (isinstance(group_ids, Tensor) and group_ids.ndim != 1):
+            given = tuple(group_ids.shape) if isinstance(group_ids, Tensor) else len(group_ids)
+            raise ValueError(f"group_ids must hold one id a reward: got {given} for {n} rewards.")
+        if isinstance(group_ids, Tensor):
+            return torch.unique(group_ids, return_inverse=True)[1]
+        number = {group: i for i, group in enumerate(dict.fromkeys(group_ids))}
+        return torch.tensor([number[group] for group in group_ids], dtype=torch.long)
+    if num_generations is not None:
+        if n % num_generations:
+            divisors = [k for k in range(2, n + 1) if n % k == 0]
+            raise ValueError(
+                f"{n} rewards cannot be split into groups of num_generations={num_generations}: "
+                f"the group size must divide {n} (one of {divisors}), or pass group_ids."
+            )
+        return torch.arange(n) // num_generations
+    if needs_groups:
+        raise ValueError(
+            f"rewards of shape ({n},) need num_generations or group_ids to say which answers belong together."
+        )
+    return torch.zeros(n, dtype=torch.long)
+
+
+def _require_pairs(baseline: str, groups: Tensor, group_ids: Tensor | Sequence[Hashable] | None) -> None:
+    if baseline not in ("mean", "leave-one-out") or groups.numel() == 0:
+        return
+    sizes = torch.bincount(groups)
+    if int(sizes.min()) < 2:
+        row = int((sizes[groups] < 2).nonzero()[0])
+        which = "" if group_ids is None else f" (group id {group_ids[row]!r})"
+        raise ValueError(
+            f"the group of reward {row}{which} has one answer, but baseline={baseline!r} compares answers of the same "
+            f"question: sample at least 2 a question, or use baseline='batch' or 'none'."
+        )
+
+
+def _group_sum(x: Tensor, groups: Tensor) -> Tensor:
+    """Sum over each group, given back to each of its rows."""
+    size = int(groups.max()) + 1 if groups.numel() else 0
+    return x.new_zeros(size).index_add(0, groups, x)[groups]
+
+
+def _group_max(x: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
+    """Largest valid x of each group, given back to each of its rows; −inf where none is valid."""
+    size = int(groups.max()) + 1 if groups.numel() else 0
+    floor = x.new_full((size,), -torch.inf)
+    return floor.scatter_reduce(0, groups, torch.where(mask, x, -torch.inf), "amax")[groups]
+
+
+def _group_mean(x: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
+    return _group_sum(torch.where(mask, x, 0), groups) / _group_sum(mask.to(x.dtype), groups).clamp(min=1)
+
+
+def _group_std(x: Tensor, mask: Tensor, groups: Tensor, std: str) -> Tensor:
+    deviation = torch.where(mask, x - _group_mean(x, mask, groups), 0)
+    peak = _group_max(deviation.abs(), mask, groups).clamp(
+        min=0
+    )  # scaled by it, squares neither overflow nor vanish
+    unit = deviation / torch.where(peak > 0, peak, 1)
+    count = _group_sum(mask.to(x.dtype), groups)
+    degrees = count if std == "population" else count - 1
+    equal = _group_max(x, mask, groups) <= -_group_max(-x, mask, groups)
+    return torch.where(equal, 0, peak * (_group_sum(unit**2, groups) / degrees.clamp(min=1)).sqrt())
