@@ -1,7 +1,7 @@
 """The one look of the book's figures: a style, a colour for each recurring thing, and the shared helpers.
 
-A notebook calls :func:`use_style` once, in its setup cell. After that ``plt.subplots()`` gives a figure that is
-legible on a 390 px phone and sits on solid white, on a light page and in dark mode.
+A notebook calls :func:`use_style` once, in its setup cell. After that ``plt.subplots()`` gives a figure that
+is legible on a 390 px phone and sits on solid white, on a light page and in dark mode.
 """
 
 import matplotlib.pyplot as plt
@@ -27,13 +27,13 @@ COLORS: dict[str, str] = {
     "grey": "#767676",
     "grid": "#dddddd",
 }
-"""The same thing has the same colour on every page: the answers ``y1`` to ``y4``, the policies ``new`` (current),
-``old`` and ``ref``, and ``right`` and ``wrong``. ``ink`` is for text and neutral curves, ``grey`` for remarks and
-limits.
+"""The same thing has the same colour on every page: the answers ``y1`` to ``y4``, the policies ``new``
+(current), ``old`` and ``ref``, and ``right`` and ``wrong``. ``ink`` is for text and neutral curves, ``grey``
+for remarks and limits.
 
-The answers and the policies are dark enough for text on white (contrast 4.5 or more). ``right`` and ``wrong`` are
-fills, to be read together with a mark or a word. Each of the three sets stays apart for readers with red-green
-colour blindness.
+The answers and the policies are dark enough for text on white (contrast 4.5 or more). ``right`` and ``wrong``
+are fills, to be read together with a mark or a word. Each of the three sets stays apart for readers with
+red-green colour blindness.
 """
 
 POLICIES: dict[str, dict[str, str]] = {
@@ -79,10 +79,10 @@ STYLE: dict[str, object] = {
 
 
 def use_style() -> None:
-    """Set the book's matplotlib style for the rest of the session: 6 by 3.6 inches, 120 dots an inch, solid white.
+    """Set the book's matplotlib style: figures of 6 by 3.6 inches at 120 dots an inch, on solid white.
 
-    Takes and returns nothing. Call it in the notebook's setup cell. A taller figure passes its own ``figsize``; keep
-    the width at 6 inches, so that text keeps its size on a phone.
+    Holds until the session ends; takes and returns nothing. Call it in the notebook's setup cell. A taller
+    figure passes its own ``figsize``; keep the width at 6 inches, so that text keeps its size on a phone.
     """
     plt.rcParams.update(STYLE)
 
@@ -92,9 +92,9 @@ def label_curve(
 ) -> Text:
     """Write ``text`` beside a curve, in the curve's own colour, instead of a legend.
 
-    line: one curve, as in ``(line,) = ax.plot(...)``. x: where, in data units; the height is read from the curve,
-    with a straight line between its points. offset: how far from the curve, in points, right and up (default: 6
-    points above).
+    line: one curve, as in ``(line,) = ax.plot(...)``. x: where, in data units; the height is read from the
+    curve, with a straight line between its points. offset: how far from the curve, in points, right and up
+    (default: 6 points above).
     text_kwargs: passed on to ``ax.annotate``, for instance ``ha="right"``.
     Returns the text. Raises ValueError when the curve does not reach ``x``.
     """
@@ -115,12 +115,14 @@ def label_curve(
 
 
 def plot_all_patterns(rewards: ArrayLike, advantages: ArrayLike) -> Figure:
-    """Draw the advantages of all sixteen right/wrong patterns of four answers, one row for each number of right ones.
+    """Draw the advantages of all sixteen right/wrong patterns of four answers.
 
-    rewards: (16, 4), the sixteen patterns of 0 and 1, in any order. advantages: (16, 4), their advantages, as computed
-    by ``grpo_lib.group_advantages``. Each pattern is a small chart of four bars, y1 to y4 from left to right, all on
-    one scale. The values that a row's heading names are read from ``advantages`` and rounded to three decimals.
-    Returns the figure, which pyplot does not keep: a notebook shows it once, as the last expression of a cell.
+    rewards: (16, 4), the sixteen patterns of 0 and 1, in any order. advantages: (16, 4), their advantages, as
+    computed by ``grpo_lib.group_advantages``. There is one row for each number of right answers. Each pattern
+    is a small chart of four bars, y1 to y4 from left to right, all on one scale. The values that a row's
+    heading names are read from ``advantages`` and rounded to three decimals.
+    Returns the figure, which pyplot does not keep: a notebook shows it once, as the last expression of a
+    cell.
     Raises ValueError when ``rewards`` is not each of the sixteen patterns once, or the shapes differ.
     Chapter: group-advantage.
     """
