@@ -89,18 +89,20 @@ def _html_table(rewards: list[int]) -> str:
 population standard deviation <b class="grpo-std">{_decimals(std)}</b>.</p>
 <output class="grpo-sentence" aria-live="polite">{_sentence(rewards, advantages)}</output>
 <button type="button" disabled>Back to two right</button>
-<noscript><p>The boxes can be ticked where JavaScript is on.</p></noscript>
+<p class="grpo-still">The boxes work in a browser with JavaScript on, and in a running notebook.</p>
 </div>"""
 
 
 def _html_row(number: int, reward: int, residual: float, advantage: float) -> str:
     row, box = (' class="grpo-right"', " checked") if reward else ("", "")
     return f"""<tr{row}><th scope="row"><var>y</var><sub>{number}</sub></th>
-<td class="grpo-tick"><label><input type="checkbox" aria-label="y{number} is right"{box} disabled></label></td>
+<td class="grpo-tick"><label>\
+<input type="checkbox" aria-label="y{number} is right"{box} disabled></label></td>
 <td class="grpo-score">{reward}</td>
 <td class="grpo-residual">{_decimals(residual)}</td>
 <td class="grpo-advantage"><span class="grpo-value">{_decimals(advantage)}</span>\
-<span class="grpo-bar" aria-hidden="true" style="--grpo-advantage: {advantage:.3f}"><i></i></span></td></tr>"""
+<span class="grpo-bar" aria-hidden="true" style="--grpo-advantage: {advantage:.3f}"><i></i></span></td>
+</tr>"""
 
 
 def _numbers(rewards: list[int]) -> tuple[float, float, list[float], list[float]]:
