@@ -124,8 +124,8 @@ def label_curve(
 def plot_all_patterns(rewards: ArrayLike, advantages: ArrayLike) -> Figure:
     """Draw the advantages of all sixteen right/wrong patterns of four answers.
 
-    There is one row for each number of right answers. Each pattern is a small chart of four bars, y1 to y4 from
-    left to right, all on one scale. The values in a row's heading are read from ``advantages``.
+    There is one row for each number of right answers. Each pattern is a small chart of four bars, y1 to y4
+    from left to right, all on one scale. The values in a row's heading are read from ``advantages``.
 
     Args:
         rewards: shape (16, 4), the sixteen patterns of 0 and 1, in any order; a tensor, an array or lists.
