@@ -98,7 +98,7 @@ def test_any_zeros_and_ones_become_integers(scores):
     "scores", [[], [1, 0], [1, 1, 0, 0, 0], [1, 0.5, 0, 0], [float("nan")] * 4, ["1", 1, 0, 0]]
 )
 def test_bad_scores_are_refused_and_leave_the_table_as_it_was(scores):
-    with pytest.raises(ValueError, match="give four scores, each 0 .wrong. or 1 .right."):
+    with pytest.raises(ValueError, match=r"give four scores, each 0 \(wrong\) or 1 \(right\)"):
         GroupAdvantagesTable(scores)
     table = GroupAdvantagesTable()
     with pytest.raises(ValueError, match="give four scores"):
@@ -147,7 +147,7 @@ def test_html_needs_nothing_from_elsewhere():
 
 def test_every_style_rule_is_scoped_to_the_table():
     rules = re.sub(r"/\*.*?\*/", "", GroupAdvantagesTable._css, flags=re.DOTALL)
-    selectors = [line for line in re.findall(r"^\s*([^\s@}][^{};]*?)\s*\{", rules, flags=re.MULTILINE)]
+    selectors = re.findall(r"^\s*([^\s@}][^{};]*?)\s*\{", rules, flags=re.MULTILINE)
     assert len(selectors) > 20
     parts = [part for selector in selectors for part in re.split(r",(?![^(]*\))", selector)]
     assert [part for part in parts if "grpo-group-advantages" not in part] == []

@@ -80,13 +80,9 @@ def url(request: pytest.FixtureRequest, serve: Callable[[Path], str], tmp_path_f
         page.write_text(sample_page(), encoding="utf-8")
         name, folder = page.name, page.parent
     else:
-        folders = [ROOT / "book/_build/html", ROOT / "_build/html"]
-        folder = next((folder for folder in folders if (folder / CHAPTER).exists()), None)
-        if folder is None:
-            pytest.skip(
-                f"the site is not built: no {CHAPTER} below {' or '.join(map(str, folders))}; run make book"
-            )
-        name = CHAPTER
+        folder, name = ROOT / "_build/html", CHAPTER
+        if not (folder / name).exists():
+            pytest.skip(f"the site is not built: no {folder / name}; run make book")
     return f"{serve(folder)}/{name}" if request.param.endswith("http") else (folder / name).as_uri()
 
 
