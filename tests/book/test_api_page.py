@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 
 import grpo_lib
+import grpo_lib.proof
 import grpo_lib.training
 
 PAGE = (Path(__file__).parents[2] / "book/reference/api.md").read_text(encoding="utf-8")
 ENTRIES = dict(re.findall(r"^\.\. autoapi\w+:: (grpo_lib\.[\w.]+)(\(.*\))?$", PAGE, re.MULTILINE))
 
 
-@pytest.mark.parametrize("module", [grpo_lib, grpo_lib.training], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [grpo_lib, grpo_lib.proof, grpo_lib.training], ids=lambda module: module.__name__
+)
 def test_every_public_name_is_on_the_page(module) -> None:
     listed = {entry for entry in ENTRIES if entry.rpartition(".")[0] == module.__name__}
     assert listed == {f"{module.__name__}.{name}" for name in module.__all__}
