@@ -23,7 +23,7 @@ def messy():
     metadata = {
         "widgets": {"state": {}},
         "kernelspec": {"name": "mine", "display_name": "Mine"},
-        "language_info": {"version": "3.11.2"},
+        "language_info": {"name": "python", "version": "3.11.2"},
     }
     return v4.new_notebook(cells=cells, metadata=metadata)
 
