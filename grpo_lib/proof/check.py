@@ -3,6 +3,7 @@
 import difflib
 import html
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -126,9 +127,14 @@ def _show(id: str, slug: str, text: str | None, page: str | None) -> None:
     from IPython.display import display
 
     display(
-        {"text/plain": f"✔ {id}{tail}", "text/html": f"<div>✔ {shown}{html.escape(tail)}</div>"},
+        {"text/plain": f"✔ {id}{tail}", "text/html": f"<div>✔ {shown}{statement_html(tail)}</div>"},
         raw=True,
     )
+
+
+def statement_html(text: str) -> str:
+    """A claim's text as HTML: escaped, with subscripts where it has y_1 or y_{1,2}."""
+    return re.sub(r"(?<!\w)(\w)_(?:\{([^}]*)\}|(\w+))", r"\1<sub>\2\3</sub>", html.escape(text))
 
 
 # ----------------------------------------------------------------------------------------------- the comparison

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 from grpo_lib.proof import CheckFailed, check
+from grpo_lib.proof.check import statement_html
 
 ROOT = Path(__file__).parents[2]
 x = sympy.Symbol("x", positive=True)
@@ -230,6 +231,11 @@ def test_in_a_notebook_the_line_links_to_the_ledger(monkeypatch):
     )
     assert "each token&#x27;s" in shown[0]["text/html"]
     assert shown[1] == {"text/plain": "✔ x-<b>", "text/html": "<div>✔ x-&lt;b&gt;</div>"}
+
+
+def test_subscripts_in_statements():
+    shown = statement_html("π_θ/π_ref of y_{1,2} & |y_i| in grpo_lib")
+    assert shown == "π<sub>θ</sub>/π<sub>ref</sub> of y<sub>1,2</sub> &amp; |y<sub>i</sub>| in grpo_lib"
 
 
 def run_python(code: str, cwd: Path, package_root: Path) -> subprocess.CompletedProcess[str]:
