@@ -1,6 +1,7 @@
 """`check` shows one line if the relation holds, and fails in every other case."""
 
 import math
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -231,6 +232,18 @@ def test_in_a_notebook_the_line_links_to_the_ledger(monkeypatch):
     )
     assert "each token&#x27;s" in shown[0]["text/html"]
     assert shown[1] == {"text/plain": "✔ x-<b>", "text/html": "<div>✔ x-&lt;b&gt;</div>"}
+
+
+def test_on_the_front_page_the_link_starts_from_its_folder(monkeypatch):
+    shown = []
+    IPython = pytest.importorskip("IPython")
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data["text/html"]))
+    for folder in ("book", "book/reference", "tests"):
+        monkeypatch.chdir(ROOT / folder)
+        check("adv-example-mean", 1, 1)
+    links = [re.search('href="(.*?)#', line)[1] for line in shown]
+    assert links == ["reference/claims.html", "../reference/claims.html", "../reference/claims.html"]
 
 
 def test_subscripts_in_statements():
