@@ -106,7 +106,11 @@ FAILS = {
     "greater is not less or equal": (1 + 1e-12, 1.0, "<="),
     "equal is not greater": (t([2.0]), t([2.0]), ">"),
     "less is not greater or equal": (1, Fraction(3, 2), ">="),
+    "equal expressions that SymPy does not simplify": (sympy.sqrt(x**2 + 2 * x + 1), x + 1, "!="),
     "sign not known": (x - 1, 0, ">"),
+    "sign not known, or equal": (x - 1, 0, ">="),
+    "sign not known, below": (x - 1, 0, "<"),
+    "sign not known, below or equal": (x - 1, 0, "<="),
     "sign wrong": (-x, 0, ">="),
 }
 
