@@ -278,7 +278,7 @@ def labels_unique(pages: list[Page]) -> list[str]:
 
 
 def checks_are_claims(page: Page) -> list[str]:
-    """Every check names a claim of this page (on the front page: of any), of a kind that a cell can decide, or starts with x-."""
+    """Every check names a claim of a kind that a cell can decide, in a chapter one of its own; or it starts with x-."""
     claims = {claim["slug"]: claim for claim in page.claims}
     problems = []
     for id in dict.fromkeys(id for cell in page.code_cells for id in shown_checks(cell)):
@@ -287,7 +287,7 @@ def checks_are_claims(page: Page) -> list[str]:
             continue
         if slug not in claims:
             problems.append(f"check {id!r} is no claim of claims.yml")
-        elif claims[slug]["chapter"] != page.name and page.name != "index":  # the front page repeats chapters' claims
+        elif page.is_chapter and claims[slug]["chapter"] != page.name:
             problems.append(f"check {id!r} belongs to {claims[slug]['chapter']}")
         elif claims[slug]["kind"] not in CHECKED_KINDS:
             problems.append(f"check {id!r} is {claims[slug]['kind']}: no cell can decide it")

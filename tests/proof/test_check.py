@@ -1,6 +1,7 @@
 """`check` shows one line if the relation holds, and fails in every other case."""
 
 import math
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -13,6 +14,7 @@ import torch
 import yaml
 
 from grpo_lib.proof import CheckFailed, check
+from grpo_lib.proof.check import statement_html
 
 ROOT = Path(__file__).parents[2]
 x = sympy.Symbol("x", positive=True)
@@ -104,7 +106,11 @@ FAILS = {
     "greater is not less or equal": (1 + 1e-12, 1.0, "<="),
     "equal is not greater": (t([2.0]), t([2.0]), ">"),
     "less is not greater or equal": (1, Fraction(3, 2), ">="),
+    "equal expressions that SymPy does not simplify": (sympy.sqrt(x**2 + 2 * x + 1), x + 1, "!="),
     "sign not known": (x - 1, 0, ">"),
+    "sign not known, or equal": (x - 1, 0, ">="),
+    "sign not known, below": (x - 1, 0, "<"),
+    "sign not known, below or equal": (x - 1, 0, "<="),
     "sign wrong": (-x, 0, ">="),
 }
 
@@ -230,6 +236,23 @@ def test_in_a_notebook_the_line_links_to_the_ledger(monkeypatch):
     )
     assert "each token&#x27;s" in shown[0]["text/html"]
     assert shown[1] == {"text/plain": "✔ x-<b>", "text/html": "<div>✔ x-&lt;b&gt;</div>"}
+
+
+def test_on_the_front_page_the_link_starts_from_its_folder(monkeypatch):
+    shown = []
+    IPython = pytest.importorskip("IPython")
+    monkeypatch.setattr(IPython, "get_ipython", object)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data["text/html"]))
+    for folder in ("book", "book/reference", "tests"):
+        monkeypatch.chdir(ROOT / folder)
+        check("adv-example-mean", 1, 1)
+    links = [re.search('href="(.*?)#', line)[1] for line in shown]
+    assert links == ["reference/claims.html", "../reference/claims.html", "../reference/claims.html"]
+
+
+def test_subscripts_in_statements():
+    shown = statement_html("π_θ/π_ref of y_{1,2} & |y_i| in grpo_lib")
+    assert shown == "π<sub>θ</sub>/π<sub>ref</sub> of y<sub>1,2</sub> &amp; |y<sub>i</sub>| in grpo_lib"
 
 
 def run_python(code: str, cwd: Path, package_root: Path) -> subprocess.CompletedProcess[str]:
