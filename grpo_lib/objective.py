@@ -94,7 +94,7 @@ class LossOutput(NamedTuple):
 
 def grpo_loss(
     per_token_logps: Float[Tensor, "N T"],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     completion_mask: Shaped[Tensor, "N T"],
     *,
     old_per_token_logps: Float[Tensor, "N T"] | None = None,

@@ -95,7 +95,7 @@ def masked_log_ratio(logps: Tensor, other_logps: Tensor, mask: Tensor, level: Le
 
 def clipped_surrogate(
     ratio: Float[Tensor, "..."],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     *,
     epsilon: float = 0.2,
     epsilon_high: float | None = None,
@@ -136,7 +136,7 @@ def clipped_surrogate(
 
 def clip_fractions(
     ratio: Float[Tensor, "N T"],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     completion_mask: Shaped[Tensor, "N T"],
     *,
     epsilon: float = 0.2,

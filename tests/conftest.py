@@ -25,6 +25,4 @@ def pytest_configure(config: pytest.Config) -> None:
         if "grpo_lib" in sys.modules:
             raise pytest.UsageError("--typecheck came too late: grpo_lib is already imported.")
         # As in PEP 484, an int may stand where a float is expected.
-        install_import_hook(
-            "grpo_lib", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-        )
+        install_import_hook("grpo_lib", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")

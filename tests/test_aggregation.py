@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -161,7 +162,7 @@ def test_every_split_into_micro_batches_gives_the_same_value_and_gradient(mode, 
     aggregate(whole, mask, mode, max_completion_length=L).backward()
     total = 0.0
     edges = [0, *sorted(cuts), 5]
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         j = aggregate(parts[a:b], mask[a:b], mode, normalizer=normalizer, max_completion_length=L)
         j.backward()
         total += j.item()
@@ -195,7 +196,9 @@ def test_token_mean_over_two_processes():
 @pytest.mark.parametrize("normalizer", [4, 4.0, torch.tensor(4), torch.tensor([4.0])])
 def test_a_normalizer_may_be_a_number_or_a_tensor_of_one(normalizer):
     for mode in AGGREGATIONS:
-        j = aggregate(torch.ones(2, 2), torch.ones(2, 2), mode, normalizer=normalizer, max_completion_length=2)
+        j = aggregate(
+            torch.ones(2, 2), torch.ones(2, 2), mode, normalizer=normalizer, max_completion_length=2
+        )
         expected = {"token-mean": 1, "seq-mean-token-sum": 1}.get(mode, 0.5)
         assert j.item() == expected
 

@@ -215,7 +215,7 @@ def test_overrides_reach_the_row_or_its_objective_and_leave_the_table_alone():
     row = algorithm("grpo", std="sample", epsilon=0.1, beta=0.04, max_completion_length=512)
     assert row.std == "sample" and row.scale == "group"
     assert row.objective == Objective(epsilon=0.1, beta=0.04, max_completion_length=512)
-    assert ALGORITHMS == before and algorithm("grpo") == before["grpo"]
+    assert before == ALGORITHMS and algorithm("grpo") == before["grpo"]
 
 
 def test_advantages_pass_all_their_arguments_on():
@@ -225,7 +225,9 @@ def test_advantages_pass_all_their_arguments_on():
     a = row.advantages(r, group_ids=ids, valid=valid, eps=0.5)
     sd = math.sqrt(reference.variance([1.0, 0.0, 0.0, 2.0], ddof=1))
     assert a.tolist() == pytest.approx([x / (sd + 0.5) for x in (1, -2, -1, 2, 0)], rel=1e-13)
-    assert torch.equal(algorithm("grpo").advantages(SCORES, 4), algorithm("grpo").advantages(SCORES, 4, eps=1e-4))
+    assert torch.equal(
+        algorithm("grpo").advantages(SCORES, 4), algorithm("grpo").advantages(SCORES, 4, eps=1e-4)
+    )
 
 
 # Errors

@@ -1,5 +1,6 @@
 import math
 
+import jaxtyping
 import pytest
 import reference
 import torch
@@ -69,7 +70,16 @@ def test_estimates_agree_with_the_equations(p, q):
 
 @pytest.mark.parametrize(
     "log_ratio, k3_slope",
-    [(-3, -19.09), (-2, -6.39), (-1, -1.72), (-0.1, -0.105), (0.1, 0.095), (1, 0.632), (2, 0.865), (3, 0.950)],
+    [
+        (-3, -19.09),
+        (-2, -6.39),
+        (-1, -1.72),
+        (-0.1, -0.105),
+        (0.1, 0.095),
+        (1, 0.632),
+        (2, 0.865),
+        (3, 0.950),
+    ],
 )
 def test_multipliers_of_the_token_gradient(log_ratio, k3_slope):
     logp = tensor(-4.0 + log_ratio).requires_grad_()
@@ -144,9 +154,13 @@ def test_estimates_take_any_shape(estimate, shape):
 @pytest.mark.parametrize("estimate", ESTIMATORS.values(), ids=ESTIMATORS)
 def test_estimates_refuse_bad_input(estimate):
     x = torch.zeros(2, 3)
-    with pytest.raises(ValueError, match=r"ref_logps has shape \(2, 1\) but logps has \(2, 3\).*nothing is broadcast"):
+    with pytest.raises(
+        ValueError, match=r"ref_logps has shape \(2, 1\) but logps has \(2, 3\).*nothing is broadcast"
+    ):
         estimate(x, torch.zeros(2, 1))
-    with pytest.raises(ValueError, match=r"logps must be a floating-point tensor, got torch.int64.*\.float\(\)"):
+    with pytest.raises(
+        ValueError, match=r"logps must be a floating-point tensor, got torch.int64.*\.float\(\)"
+    ):
         estimate(x.long(), x)
     with pytest.raises(ValueError, match=r"ref_logps must be a floating-point tensor"):
         estimate(x, x.bool())
@@ -352,3 +366,10 @@ def test_kl_in_reward_refuses_bad_input(arguments, words):
     given = {"rewards": torch.ones(2), "per_token_kl": torch.zeros(2, 3), "completion_mask": torch.ones(2, 3)}
     with pytest.raises(ValueError, match=words):
         kl_in_reward(**{**given, "beta": 0.1, **arguments})
+
+
+def test_annotations_are_checked_when_asked_for(request):
+    """Python's own run: the library's ValueError. With --typecheck: jaxtyping's error, before it."""
+    error = jaxtyping.TypeCheckError if request.config.getoption("typecheck") else ValueError
+    with pytest.raises(error):
+        k3(torch.zeros(2), torch.zeros(3))

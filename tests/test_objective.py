@@ -1,4 +1,5 @@
 import copy
+import itertools
 import math
 import pickle
 from dataclasses import FrozenInstanceError, asdict, replace
@@ -45,9 +46,7 @@ def random_batch(seed, n=4, t=4, dtype=F64):
 
 def loss_and_gradient(new, advantages, mask, old, ref=None, **arguments):
     new = new.clone().requires_grad_()
-    out = grpo_loss(
-        new, advantages, mask, old_per_token_logps=old, ref_per_token_logps=ref, **arguments
-    )
+    out = grpo_loss(new, advantages, mask, old_per_token_logps=old, ref_per_token_logps=ref, **arguments)
     out.loss.backward()
     return out.loss.detach(), new.grad, out.metrics
 
@@ -86,7 +85,9 @@ def test_full_objective_of_the_running_example():
     assert loss.item() == pytest.approx(-0.010085660, abs=5e-10)
     assert loss.item() == pytest.approx(-(1 / 80 - 0.1 * (math.log(2) - 0.5) / 8), rel=1e-12)
     assert -gradient[0, 0].item() == pytest.approx(0.13125, rel=1e-12)
-    assert torch.allclose(-gradient[1:], tensor([0.1125, 0.125], [-0.1125, 0], [-0.1375, -0.1625]), rtol=1e-13)
+    assert torch.allclose(
+        -gradient[1:], tensor([0.1125, 0.125], [-0.1125, 0], [-0.1375, -0.1625]), rtol=1e-13
+    )
     assert metrics["kl"].item() == pytest.approx((math.log(2) - 0.5) / 8, rel=1e-12)
     k2 = Objective(beta=reference.BETA, kl_estimator="k2")
     _, gradient, _ = loss_and_gradient(NEW, ADVANTAGES, MASK, OLD, REF, objective=k2)
@@ -178,9 +179,11 @@ def test_gradient_of_the_loss_by_finite_differences(kl_estimator, aggregation, l
     for sign in (1, -1):
         advantages = sign * torch.tensor([1.0, -0.5, -2.0, 0.7], dtype=F64)
         assert torch.autograd.gradcheck(
-            lambda x, a=advantages: grpo_loss(
-                x, a, mask, old_per_token_logps=old, ref_per_token_logps=ref, objective=objective
-            ).loss,
+            lambda x, a=advantages: (
+                grpo_loss(
+                    x, a, mask, old_per_token_logps=old, ref_per_token_logps=ref, objective=objective
+                ).loss
+            ),
             (old + STEPS).requires_grad_(),
         )
 
@@ -226,9 +229,7 @@ def test_loss_zero_with_a_gradient_and_token_mean_not_zero():
     loss, gradient, _ = loss_and_gradient(new, a, mask, None)
     assert loss.item() == 0 and not math.copysign(1, loss.item()) < 0
     assert torch.equal(gradient, tensor([-0.25, -0.25, 0, 0], [0.125] * 4))
-    loss, gradient, _ = loss_and_gradient(
-        new, a, mask, None, objective=Objective(aggregation="token-mean")
-    )
+    loss, gradient, _ = loss_and_gradient(new, a, mask, None, objective=Objective(aggregation="token-mean"))
     assert loss.item() == pytest.approx(1 / 3, rel=1e-14)
     assert torch.allclose(gradient, tensor([-1 / 6, -1 / 6, 0, 0], [1 / 6] * 4))
     ref = new - 1
@@ -279,7 +280,7 @@ def test_two_updates_on_one_batch_with_frozen_old_log_probabilities():
 def test_a_negative_advantage_is_bounded_by_delta_only():
     new, old = tensor([math.log(0.5)]), tensor([math.log(0.1)])
     for delta, loss, slope in ((None, 5, 5), (3.0, 3, 0)):
-        found, gradient, metrics = loss_and_gradient(
+        found, gradient, _metrics = loss_and_gradient(
             new, tensor(-1.0), torch.ones(1, 1), old, objective=Objective(delta=delta)
         )
         assert found.item() == pytest.approx(loss, rel=1e-14)
@@ -305,9 +306,7 @@ def test_without_kl_a_silent_group_gives_no_loss_and_no_gradient():
 def test_tokens_of_silent_groups_count_in_the_token_mean():
     new, a = torch.zeros(4, 4, dtype=F64), torch.tensor([1.0, -1.0, 0, 0], dtype=F64)
     mask = torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]])
-    _, gradient, _ = loss_and_gradient(
-        new, a, mask, None, objective=Objective(aggregation="token-mean")
-    )
+    _, gradient, _ = loss_and_gradient(new, a, mask, None, objective=Objective(aggregation="token-mean"))
     assert gradient[0, 0].item() == pytest.approx(-0.1, rel=1e-14)
 
 
@@ -361,7 +360,7 @@ def test_every_split_into_micro_batches_gives_the_same_loss_gradient_and_metrics
         loss_and_gradient(
             *(x[a:b] for x in (new, advantages, mask, old, ref)), objective=objective, normalizer=normalizer
         )
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in itertools.pairwise(edges)
     ]
     assert sum(part[0] for part in parts).item() == pytest.approx(whole.item(), rel=1e-11, abs=1e-13)
     assert torch.allclose(torch.cat([part[1] for part in parts]), gradient, rtol=1e-13, atol=0)
@@ -378,9 +377,7 @@ def test_order_of_the_answers_does_not_matter(seed, objective):
     new, old, ref, advantages, mask = random_batch(seed)
     order = torch.randperm(4, generator=torch.Generator().manual_seed(seed))
     loss, gradient, _ = loss_and_gradient(new, advantages, mask, old, ref, objective=objective)
-    shuffled = loss_and_gradient(
-        *(x[order] for x in (new, advantages, mask, old, ref)), objective=objective
-    )
+    shuffled = loss_and_gradient(*(x[order] for x in (new, advantages, mask, old, ref)), objective=objective)
     assert shuffled[0].item() == pytest.approx(loss.item(), rel=1e-11, abs=1e-13)
     assert torch.allclose(shuffled[1], gradient[order], rtol=1e-13, atol=0)
 
@@ -403,7 +400,9 @@ def test_the_task_objective_of_a_group_is_at_most_epsilon(seed, epsilon):
     new, old, _, _, _ = random_batch(seed)
     rewards = torch.randn(1, 4, generator=torch.Generator().manual_seed(seed), dtype=F64)
     advantages = group_advantages(rewards, eps=0).reshape(-1)
-    loss, _, _ = loss_and_gradient(new, advantages, torch.ones(4, 4), old, objective=Objective(epsilon=epsilon))
+    loss, _, _ = loss_and_gradient(
+        new, advantages, torch.ones(4, 4), old, objective=Objective(epsilon=epsilon)
+    )
     assert -loss.item() <= epsilon * advantages.abs().mean().item() + 1e-12 <= epsilon + 2e-12
 
 
@@ -646,7 +645,9 @@ def test_valid_positions_must_be_finite(name, value, beta):
     mask[1, 2] = True
     given[name] = given[name].clone()
     given[name][1, 2] = value
-    with pytest.raises(ValueError, match=rf"^{name} holds {value} at position \(1, 2\) \(1 such.*[Cc]heck the"):
+    with pytest.raises(
+        ValueError, match=rf"^{name} holds {value} at position \(1, 2\) \(1 such.*[Cc]heck the"
+    ):
         grpo_loss(**given, completion_mask=mask, objective=Objective(beta=beta))
 
 
@@ -671,6 +672,10 @@ def test_valid_positions_must_be_finite(name, value, beta):
     ({"normalizer": 0}, "normalizer=0.*global number"),
 ])  # fmt: skip
 def test_loss_refuses_bad_input(arguments, words):
-    given = {"per_token_logps": torch.zeros(4, 3), "advantages": torch.ones(4), "completion_mask": torch.ones(4, 3)}
+    given = {
+        "per_token_logps": torch.zeros(4, 3),
+        "advantages": torch.ones(4),
+        "completion_mask": torch.ones(4, 3),
+    }
     with pytest.raises(ValueError, match=words):
         grpo_loss(**{**given, **arguments})

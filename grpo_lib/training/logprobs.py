@@ -1,13 +1,13 @@
 """Log-probabilities of sampled tokens."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
 from grpo_lib._validate import at_least_float32, require_floating, require_integer
 
 
 def token_logprobs(
-    logits: Float[Tensor, "*batch V"], token_ids: Int[Tensor, "*batch"], *, temperature: float = 1.0
+    logits: Float[Tensor, "*batch V"], token_ids: Integer[Tensor, "*batch"], *, temperature: float = 1.0
 ) -> Float[Tensor, "*batch"]:
     r"""Log-probability of each sampled token under the distribution it was sampled from.
 

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 from torch import Tensor
 
 from grpo_lib._validate import require_integer, require_ndim
 
 
 def completion_mask(
-    completion_ids: Int[Tensor, "N T"], eos_token_ids: int | Sequence[int] | Tensor
+    completion_ids: Integer[Tensor, "N T"], eos_token_ids: int | Sequence[int] | Tensor
 ) -> tuple[Bool[Tensor, "N T"], Bool[Tensor, " N"]]:
     """Which tokens belong to the answer: all up to and including its first end token.
 

@@ -51,7 +51,9 @@ def test_ids_of_any_integer_type(dtype, ends):
 
 
 @pytest.mark.bad_input
-@pytest.mark.parametrize("ends", [np.int64(2), np.array([2]), torch.tensor(2), torch.tensor([2, 3])], ids=repr)
+@pytest.mark.parametrize(
+    "ends", [np.int64(2), np.array([2]), torch.tensor(2), torch.tensor([2, 3])], ids=repr
+)
 def test_end_tokens_may_come_as_arrays(ends):
     assert completion_mask(torch.tensor([[5, 2, 7]]), ends)[0].tolist() == [[True, True, False]]
 
