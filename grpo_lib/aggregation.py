@@ -24,16 +24,16 @@ def aggregate(
 
     .. math:: J = \sum_i c_i \sum_t \ell_{i,t}
 
-    ========================= ===================== ==========================
-    mode                      c_i                   used by
-    ========================= ===================== ==========================
-    seq-mean-token-mean       1 / (N |y_i|)         GRPO
-    token-mean                1 / Σ_j |y_j|         DAPO
-    seq-mean-token-sum-norm   1 / (N L)             Dr. GRPO
-    seq-mean-token-sum        1 / N                 the plain sum
-    ========================= ===================== ==========================
+    ========================= ========================= =============
+    mode                      c_i                       used by
+    ========================= ========================= =============
+    seq-mean-token-mean       :math:`1/(N|y_i|)`        GRPO
+    token-mean                :math:`1/\sum_j|y_j|`     DAPO
+    seq-mean-token-sum-norm   :math:`1/(NL)`            Dr. GRPO
+    seq-mean-token-sum        :math:`1/N`               the plain sum
+    ========================= ========================= =============
 
-    N counts the answers with at least one valid token, |y_i| the valid tokens of answer i.
+    N counts the answers with at least one valid token, :math:`|y_i|` the valid tokens of answer i.
 
     Args:
         values: one term a token, shape (N, T). What masked positions hold (NaN, ±inf) cannot matter.
@@ -60,7 +60,7 @@ def aggregate(
     require_floating("values", values)
     require_ndim("values", values, 2, "(N, T)")
     mask = require_mask("mask", mask, "values", values)
-    if mode == "seq-mean-token-sum-norm" and (max_completion_length is None or max_completion_length <= 0):
+    if mode == "seq-mean-token-sum-norm" and not (max_completion_length or 0) > 0:
         raise ValueError(
             f"mode 'seq-mean-token-sum-norm' divides by max_completion_length, got {max_completion_length}: "
             f"pass the longest answer allowed, in tokens."

@@ -3,6 +3,7 @@
 import difflib
 import html
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -78,19 +79,32 @@ def check(
 
 
 @cache
-def _claims() -> dict[str, tuple[str, str]]:
-    """Statement and chapter of each slug: from book/claims.yml beside the package or above the working directory, else
-    from the copy in the installed package."""
-    import yaml
-
+def _claims_path() -> Path:
+    """book/claims.yml beside the package or above the working directory, else the copy in the installed package."""
     package = Path(__file__).resolve().parent
     folders = [package.parents[1], Path.cwd(), *Path.cwd().parents]
     candidates = [folder / "book" / "claims.yml" for folder in folders] + [package / "claims.yml"]
     path = next((p for p in candidates if p.is_file()), None)
     if path is None:
         raise FileNotFoundError("book/claims.yml was not found: run the notebook inside a copy of the book.")
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return path
+
+
+@cache
+def _claims() -> dict[str, tuple[str, str]]:
+    """Statement and chapter of each slug."""
+    import yaml
+
+    entries = yaml.safe_load(_claims_path().read_text(encoding="utf-8"))
     return {entry["slug"]: (entry["statement"], entry["chapter"]) for entry in entries}
+
+
+def _up_to_book(chapter: str) -> str:
+    """The way from the page that runs to the folder book/: its working directory says, else the claim's own chapter."""
+    book = _claims_path().parent
+    here = Path.cwd()
+    depth = len(here.relative_to(book).parts) if here.is_relative_to(book) else chapter.count("/")
+    return "../" * depth
 
 
 def _claim(id: str, statement: str | None) -> tuple[str, str | None, str | None]:
@@ -112,23 +126,42 @@ def _claim(id: str, statement: str | None) -> tuple[str, str | None, str | None]
     return slug, *claims[slug]
 
 
+_stated: set[str] = set()
+"""Claims whose statement the running cell has shown."""
+
+
 def _show(id: str, slug: str, text: str | None, page: str | None) -> None:
-    """One line, the same at every run: as plain text, and as HTML with a link to the claim's place in the ledger."""
-    tail = f": {text}" if text else ""
-    shown = html.escape(id)
-    if page is not None:
-        up = "../" * page.count("/")
-        shown = f'<a href="{up}reference/claims.html#{slug}">{shown}</a>'
+    """One line, the same at every run: as plain text, and as HTML with a link to the claim's place in the ledger.
+
+    Within a cell, the first check of a claim shows its statement and further parts of it their id alone.
+    """
     ipython = sys.modules.get("IPython")
-    if ipython is None or ipython.get_ipython() is None:
+    shell = ipython and ipython.get_ipython()
+    if slug in _stated:
+        text = None
+    tail = f": {text}" if text else ""
+    if shell is None:
         print(f"✔ {id}{tail}")
         return
+    shown = html.escape(id)
+    if page is not None:
+        shown = f'<a href="{_up_to_book(page)}reference/claims.html#{slug}">{shown}</a>'
+        if _new_cell not in shell.events.callbacks["pre_run_cell"]:
+            shell.events.register("pre_run_cell", _new_cell)
+        _stated.add(slug)
     from IPython.display import display
 
-    display(
-        {"text/plain": f"✔ {id}{tail}", "text/html": f"<div>✔ {shown}{html.escape(tail)}</div>"},
-        raw=True,
-    )
+    page_line = f'<div class="grpo-check">✔ {shown}{statement_html(tail)}</div>'
+    display({"text/plain": f"✔ {id}{tail}", "text/html": page_line}, raw=True)
+
+
+def _new_cell(info: object) -> None:
+    _stated.clear()
+
+
+def statement_html(text: str) -> str:
+    """A claim's text as HTML: escaped, with subscripts where it has y_1 or y_{1,2}."""
+    return re.sub(r"(?<!\w)(\w)_(?:\{([^}]*)\}|(\w+))", r"\1<sub>\2\3</sub>", html.escape(text))
 
 
 # ----------------------------------------------------------------------------------------------- the comparison

@@ -92,11 +92,18 @@ def label_curve(
 ) -> Text:
     """Write ``text`` beside a curve, in the curve's own colour, instead of a legend.
 
-    line: one curve, as in ``(line,) = ax.plot(...)``. x: where, in data units; the height is read from the
-    curve, with a straight line between its points. offset: how far from the curve, in points, right and up
-    (default: 6 points above).
-    text_kwargs: passed on to ``ax.annotate``, for instance ``ha="right"``.
-    Returns the text. Raises ValueError when the curve does not reach ``x``.
+    Args:
+        line: one curve, as in ``(line,) = ax.plot(...)``.
+        text: what to write; ``$...$`` is mathematics.
+        x: where, in data units. The height is read from the curve, with a straight line between its points.
+        offset: how far from the curve, in points, right and up.
+        text_kwargs: passed on to ``ax.annotate``, for instance ``ha="right"``.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: the curve does not reach ``x``.
     """
     xs, ys = np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
     if not xs.min() <= x <= xs.max():
@@ -117,14 +124,20 @@ def label_curve(
 def plot_all_patterns(rewards: ArrayLike, advantages: ArrayLike) -> Figure:
     """Draw the advantages of all sixteen right/wrong patterns of four answers.
 
-    rewards: (16, 4), the sixteen patterns of 0 and 1, in any order. advantages: (16, 4), their advantages, as
-    computed by ``grpo_lib.group_advantages``. There is one row for each number of right answers. Each pattern
-    is a small chart of four bars, y1 to y4 from left to right, all on one scale. The values that a row's
-    heading names are read from ``advantages`` and rounded to three decimals.
-    Returns the figure, which pyplot does not keep: a notebook shows it once, as the last expression of a
-    cell.
-    Raises ValueError when ``rewards`` is not each of the sixteen patterns once, or the shapes differ.
-    Chapter: group-advantage.
+    There is one row for each number of right answers. Each pattern is a small chart of four bars, y1 to y4
+    from left to right, all on one scale. The values in a row's heading are read from ``advantages``.
+
+    Args:
+        rewards: shape (16, 4), the sixteen patterns of 0 and 1, in any order; a tensor, an array or lists.
+        advantages: shape (16, 4), their advantages as computed by :func:`grpo_lib.group_advantages`.
+
+    Returns:
+        The figure. pyplot does not keep it: a notebook shows it once, as the last expression of a cell.
+
+    Raises:
+        ValueError: ``rewards`` is not each of the sixteen patterns once, or the shapes differ.
+
+    Chapter: objective/group-advantage.
     """
     scores, weights = np.asarray(rewards, dtype=float), np.asarray(advantages, dtype=float)
     patterns = {tuple(row) for row in scores} if scores.ndim == 2 else set()

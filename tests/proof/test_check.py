@@ -1,10 +1,12 @@
 """`check` shows one line if the relation holds, and fails in every other case."""
 
 import math
+import re
 import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 import yaml
 
 from grpo_lib.proof import CheckFailed, check
+from grpo_lib.proof.check import _stated, statement_html
 
 ROOT = Path(__file__).parents[2]
 x = sympy.Symbol("x", positive=True)
@@ -104,7 +107,11 @@ FAILS = {
     "greater is not less or equal": (1 + 1e-12, 1.0, "<="),
     "equal is not greater": (t([2.0]), t([2.0]), ">"),
     "less is not greater or equal": (1, Fraction(3, 2), ">="),
+    "equal expressions that SymPy does not simplify": (sympy.sqrt(x**2 + 2 * x + 1), x + 1, "!="),
     "sign not known": (x - 1, 0, ">"),
+    "sign not known, or equal": (x - 1, 0, ">="),
+    "sign not known, below": (x - 1, 0, "<"),
+    "sign not known, below or equal": (x - 1, 0, "<="),
     "sign wrong": (-x, 0, ">="),
 }
 
@@ -215,21 +222,54 @@ def test_only_an_exercise_brings_its_own_statement(capsys):
         check("adv-example-mean", 1, 1, statement="the mean is 1")
 
 
-def test_in_a_notebook_the_line_links_to_the_ledger(monkeypatch):
-    shown = []
+@pytest.fixture
+def notebook(monkeypatch):
+    """What a notebook would show, and its shell, whose events start a new cell."""
     IPython = pytest.importorskip("IPython")
-    monkeypatch.setattr(IPython, "get_ipython", object)
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    events = pytest.importorskip("IPython.core.events")
+    shell = SimpleNamespace(events=events.EventManager(None, events.available_events), shown=[])
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shell.shown.append(data))
+    yield shell
+    _stated.clear()
+
+
+def test_in_a_notebook_the_line_links_to_the_ledger(notebook):
     check("ratio-sign-and-size/y1", 1, 1)
     check("x-<b>", 1, 1)
-    assert shown[0]["text/plain"].startswith("✔ ratio-sign-and-size/y1: The advantage gives")
-    assert "each token's" in shown[0]["text/plain"]
-    assert (
-        '<a href="../reference/claims.html#ratio-sign-and-size">ratio-sign-and-size/y1</a>'
-        in shown[0]["text/html"]
-    )
-    assert "each token&#x27;s" in shown[0]["text/html"]
-    assert shown[1] == {"text/plain": "✔ x-<b>", "text/html": "<div>✔ x-&lt;b&gt;</div>"}
+    line, free = notebook.shown
+    assert line["text/plain"].startswith("✔ ratio-sign-and-size/y1: The advantage gives")
+    assert "each token's" in line["text/plain"]
+    link = '<a href="../reference/claims.html#ratio-sign-and-size">ratio-sign-and-size/y1</a>'
+    assert link in line["text/html"]
+    assert "each token&#x27;s" in line["text/html"]
+    assert free == {"text/plain": "✔ x-<b>", "text/html": '<div class="grpo-check">✔ x-&lt;b&gt;</div>'}
+
+
+def test_a_cell_shows_the_statement_of_a_claim_once(notebook):
+    check("adv-example-mean/a", 1, 1)
+    check("adv-example-mean/b", 1, 1)
+    check("adv-example-std", 1, 1)
+    notebook.events.trigger("pre_run_cell", None)
+    check("adv-example-mean/b", 1, 1)
+    lines = [data["text/plain"] for data in notebook.shown]
+    assert lines[1] == "✔ adv-example-mean/b"
+    assert lines[0].startswith("✔ adv-example-mean/a: The scores")
+    assert lines[2].startswith("✔ adv-example-std: The population")
+    assert lines[3].startswith("✔ adv-example-mean/b: The scores")
+
+
+def test_on_the_front_page_the_link_starts_from_its_folder(notebook, monkeypatch):
+    for folder in ("book", "book/reference", "tests"):
+        monkeypatch.chdir(ROOT / folder)
+        check("adv-example-mean", 1, 1)
+    links = [re.search('href="(.*?)#', data["text/html"])[1] for data in notebook.shown]
+    assert links == ["reference/claims.html", "../reference/claims.html", "../reference/claims.html"]
+
+
+def test_subscripts_in_statements():
+    shown = statement_html("π_θ/π_ref of y_{1,2} & |y_i| in grpo_lib")
+    assert shown == "π<sub>θ</sub>/π<sub>ref</sub> of y<sub>1,2</sub> &amp; |y<sub>i</sub>| in grpo_lib"
 
 
 def run_python(code: str, cwd: Path, package_root: Path) -> subprocess.CompletedProcess[str]:

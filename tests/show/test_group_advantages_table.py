@@ -12,7 +12,7 @@ import torch
 
 from grpo_lib import group_advantages
 from grpo_lib.show.widgets import GroupAdvantagesTable
-from grpo_lib.show.widgets.group_advantages import DELTA
+from grpo_lib.show.widgets.group_advantages import DELTA, _decimals
 from grpo_lib.show.widgets.static_page import static_page_html
 
 PATTERNS = [list(pattern) for pattern in itertools.product((1, 0), repeat=4)]
@@ -45,11 +45,26 @@ def test_javascript_gives_the_librarys_advantages_in_all_sixteen_states(request)
 
 
 def test_javascript_gives_the_librarys_advantages_for_other_scores_and_group_sizes(request):
-    groups = [[0.9, 0.95, 1.0, 1.0], [0.98] * 15, [2.5, -1.0], [0.1, 0.7, 0.7, 0.2, 0.3, 0.4, 0.5, 0.6]]
+    groups = [[0.9, 0.95, 1.0, 1.0], [2.5, -1.0], [0.1, 0.7, 0.7, 0.2, 0.3, 0.4, 0.5, 0.6]]
     expression = f"{json.dumps(groups)}.map((rewards) => m.groupAdvantages(rewards, 0.01))"
     for scores, ours in zip(groups, run_module(GroupAdvantagesTable._esm, expression, request), strict=True):
         theirs = group_advantages(torch.tensor([scores], dtype=torch.float64), eps=0.01)[0]
         torch.testing.assert_close(torch.tensor(ours, dtype=torch.float64), theirs, rtol=0, atol=1e-12)
+
+
+def test_javascript_gives_exactly_zero_to_equal_scores_whose_mean_is_rounded(request):
+    assert sum([0.98] * 15) / 15 != 0.98
+    assert (
+        run_module(GroupAdvantagesTable._esm, "m.groupAdvantages(Array(15).fill(0.98), 0)", request)
+        == [0] * 15
+    )
+
+
+def test_numbers_have_three_decimals_a_true_minus_sign_and_no_sign_on_zero(request):
+    values = [0.5, -1.7320508, -0.0004, -0.0, 0.9999, 12.0, -0.0006]
+    shown = ["0.500", "−1.732", "0.000", "0.000", "1.000", "12.000", "−0.001"]
+    assert [_decimals(value) for value in values] == shown
+    assert run_module(GroupAdvantagesTable._esm, f"{json.dumps(values)}.map(m.decimals)", request) == shown
 
 
 def test_javascript_uses_the_same_delta():
@@ -83,7 +98,7 @@ def test_any_zeros_and_ones_become_integers(scores):
     "scores", [[], [1, 0], [1, 1, 0, 0, 0], [1, 0.5, 0, 0], [float("nan")] * 4, ["1", 1, 0, 0]]
 )
 def test_bad_scores_are_refused_and_leave_the_table_as_it_was(scores):
-    with pytest.raises(ValueError, match="give four scores, each 0 .wrong. or 1 .right."):
+    with pytest.raises(ValueError, match=r"give four scores, each 0 \(wrong\) or 1 \(right\)"):
         GroupAdvantagesTable(scores)
     table = GroupAdvantagesTable()
     with pytest.raises(ValueError, match="give four scores"):
@@ -132,14 +147,14 @@ def test_html_needs_nothing_from_elsewhere():
 
 def test_every_style_rule_is_scoped_to_the_table():
     rules = re.sub(r"/\*.*?\*/", "", GroupAdvantagesTable._css, flags=re.DOTALL)
-    selectors = [line for line in re.findall(r"^\s*([^\s@}][^{};]*?)\s*\{", rules, flags=re.MULTILINE)]
+    selectors = re.findall(r"^\s*([^\s@}][^{};]*?)\s*\{", rules, flags=re.MULTILINE)
     assert len(selectors) > 20
     parts = [part for selector in selectors for part in re.split(r",(?![^(]*\))", selector)]
     assert [part for part in parts if "grpo-group-advantages" not in part] == []
 
 
 def test_scripts_and_styles_cannot_be_ended_early():
-    esm = 'function render({ model, el }) { el.textContent = "</script>" + model.get("x"); }'
+    esm = 'function render({ model, el }) { el.textContent = "</script><!--" + model.get("x"); }'
     html = static_page_html(esm, "a::after { content: '</style>' }", {"x": "</script><!--"}, "body")
     assert html.count("</script>") == html.count("</style>") == 1
     assert "<!--" not in html

@@ -120,6 +120,7 @@ def test_bars_stand_for_their_own_answers():
     for ax in fig.axes:
         right = [bar.get_facecolor() == matplotlib.colors.to_rgba(COLORS["right"]) for bar in ax.patches]
         heights = np.array([bar.get_height() for bar in ax.patches])
+        assert (np.abs(heights) < ax.get_ylim()[1]).all()
         if 0 < sum(right) < 4:
             assert ((heights > 0) == right).all()
 

@@ -20,7 +20,7 @@ export function groupAdvantages(rewards, delta) {
 }
 
 /** Three decimals, with a true minus sign and no sign on zero. */
-function decimals(value) {
+export function decimals(value) {
   const text = Math.abs(value).toFixed(3);
   return value < 0 && Number(text) !== 0 ? `\u2212${text}` : text;
 }
