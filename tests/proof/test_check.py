@@ -172,6 +172,7 @@ def test_tolerance_is_absolute_and_exact_by_default_between_exact_numbers():
         check("x-test", "a", "b", tol=2.0)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("relation", "tol", "message"),
     [
