@@ -81,7 +81,9 @@ def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
     ids = configured if isinstance(configured, list) else [configured]
     ends = sorted({int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None})
     if not ends:
-        raise ValueError("the model has no end token: set tokenizer.eos_token, or no answer could ever finish.")
+        raise ValueError(
+            "the model has no end token: set tokenizer.eos_token, or no answer could ever finish."
+        )
     return ends
 
 
@@ -186,4 +188,7 @@ def _check_smollm2(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -
     """A wrong conversion gives fluent nonsense without an error: ask for something the model knows."""
     ids = tokenizer(_SMOLLM2_PROBE, return_tensors="pt").input_ids.to(model.device)
     if tokenizer.decode(model(ids).logits[0, -1].argmax()) != _SMOLLM2_NEXT:
-        warnings.warn(f"{_SMOLLM2} does not continue {_SMOLLM2_PROBE!r} as it should: its weights are damaged.", stacklevel=3)
+        warnings.warn(
+            f"{_SMOLLM2} does not continue {_SMOLLM2_PROBE!r} as it should: its weights are damaged.",
+            stacklevel=3,
+        )
