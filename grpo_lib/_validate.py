@@ -1,6 +1,7 @@
 """Checks of inputs, shared by the core modules. Every message says what was given, what was expected and what to do."""
 
 from collections.abc import Collection
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -22,6 +23,23 @@ def require_floating(name: str, x: Tensor) -> None:
     require_tensor(name, x)
     if not x.is_floating_point():
         raise ValueError(f"{name} must be a floating-point tensor, got {x.dtype}: convert it with .float().")
+
+
+def require_real(name: str, x: object) -> None:
+    require_tensor(name, x)
+    if x.is_complex():
+        raise ValueError(f"{name} must be real numbers, got {x.dtype}: take the real part.")
+
+
+def require_integer(name: str, x: object) -> None:
+    require_tensor(name, x)
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        raise ValueError(f"{name} must be an integer tensor, got {x.dtype}: pass the token ids themselves.")
+
+
+def require_count(name: str, value: object) -> None:
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be an integer, at least 1, got {value!r}.")
 
 
 def require_ndim(name: str, x: Tensor, ndim: int, axes: str) -> None:
@@ -57,13 +75,13 @@ def require_mask(name: str, mask: Tensor, other_name: str, other: Tensor) -> Ten
     """The mask as booleans, checked to have the shape of `other` and to hold only 0/1 or False/True."""
     require_tensor(name, mask)
     require_same_shape(name, mask, other_name, other)
-    if mask.dtype == torch.bool:
-        return mask
-    if not ((mask == 0) | (mask == 1)).all():
+    selected = mask != 0  # a new tensor: one made in inference mode could not be saved for the backward pass
+    if mask.dtype != torch.bool and (odd := selected & (mask != 1)).any():
         raise ValueError(
-            f"{name} must hold only 0 and 1 (or False and True): it selects tokens, it does not weigh them."
+            f"{name} holds {mask[odd][0].item()} but must hold only 0 and 1 (or False and True): it selects tokens, "
+            f"it does not weigh them."
         )
-    return mask.bool()
+    return selected
 
 
 def require_clip_range(epsilon: float, epsilon_high: float | None, delta: float | None) -> float:

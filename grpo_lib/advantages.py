@@ -1,7 +1,7 @@
 """Scores of a group → relative weights (advantages)."""
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Shaped
@@ -10,21 +10,18 @@ from torch import Tensor
 from grpo_lib._validate import (
     at_least_float32,
     require_choice,
+    require_count,
     require_finite,
     require_floating,
     require_mask,
     require_ndim,
+    require_real,
     require_same_shape,
-    require_tensor,
 )
 
 Baseline = Literal["mean", "leave-one-out", "batch", "none"]
 Scale = Literal["group", "batch", "batch-residual", "none"]
 Std = Literal["population", "sample"]
-
-_BASELINES = ("mean", "leave-one-out", "batch", "none")
-_SCALES = ("group", "batch", "batch-residual", "none")
-_STDS = ("population", "sample")
 
 
 def group_advantages(
@@ -68,21 +65,19 @@ def group_advantages(
 
     Raises:
         ValueError: wrong shape, a size that K does not divide, a group of one where the baseline needs two, NaN or
-            infinite rewards in valid rows, an unknown mode, a negative eps.
+            infinite rewards in valid rows, rewards so large that they overflow, an unknown mode, a negative eps.
 
     Source: DeepSeekMath (2024), section 4.1.2, which writes only "std"; the population form is the note's.
     Leave-one-out: Kool et al. (2019). Statistics are computed in float64.
 
     Chapter: objective/group-advantage, equation adv-standardised.
     """
-    require_tensor("rewards", rewards)
-    require_choice("baseline", baseline, _BASELINES)
-    require_choice("scale", scale, _SCALES)
-    require_choice("std", std, _STDS)
+    require_real("rewards", rewards)
+    require_choice("baseline", baseline, get_args(Baseline))
+    require_choice("scale", scale, get_args(Scale))
+    require_choice("std", std, get_args(Std))
     if not 0 <= eps < float("inf"):
         raise ValueError(f"eps must be >= 0 and finite, got {eps}: it is added to the standard deviation.")
-    if rewards.is_complex():
-        raise ValueError(f"rewards must be real numbers, got {rewards.dtype}.")
 
     needs_groups = baseline in ("mean", "leave-one-out") or scale == "group"
     groups = _group_index(rewards, num_generations, group_ids, needs_groups).to(rewards.device)
@@ -100,22 +95,18 @@ def group_advantages(
     g, m = groups.to(device), keep.detach().to(device).reshape(-1)
     r = torch.where(m, rewards.detach().to(device).reshape(-1).to(torch.float64), 0)
     batch = torch.zeros_like(g)
-    count = _group_sum(m.to(r.dtype), g)
     _require_pairs(baseline, g, group_ids)
 
-    if baseline == "batch":
-        residual = r - _group_mean(r, m, batch)
-    elif baseline == "none":
+    if baseline == "none":
         residual = r
     else:
-        residual = r - _group_mean(r, m, g)
+        residual = _centred(r, m, batch if baseline == "batch" else g)
         if baseline == "leave-one-out":  # R_i − mean of the others = K/(K − 1) · (R_i − mean)
+            count = _group_sum(m.to(r.dtype), g)
             residual = residual * count / (count - 1).clamp(min=1)
-        # In floating point the mean of equal scores can miss them by one unit in the last place.
-        residual = torch.where(_group_max(r, m, g) > -_group_max(-r, m, g), residual, 0)
 
     if scale == "none":
-        advantages = residual
+        spread, advantages = torch.ones_like(residual), residual
     else:
         spread = {
             "group": lambda: _group_std(r, m, g, std),
@@ -123,8 +114,13 @@ def group_advantages(
             "batch-residual": lambda: _group_std(residual, m, batch, std),
         }[scale]()
         advantages = torch.where(spread > 0, residual / torch.where(spread > 0, spread + eps, 1), 0)
-    advantages = torch.where(m, advantages, 0).reshape(rewards.shape)
-    return advantages.to(at_least_float32(rewards[:0]).dtype).to(rewards.device)
+    advantages = advantages.to(at_least_float32(rewards[:0]).dtype)
+    if not torch.isfinite(torch.stack([residual, spread, advantages])).all():
+        raise ValueError(
+            f"rewards as large as {r.abs().max():g} overflow {advantages.dtype} or the sums behind the "
+            f"statistics: divide all of them by the same constant first."
+        )
+    return advantages.reshape(rewards.shape).to(rewards.device)
 
 
 def silent_group_probability(p: float | Tensor, num_generations: int) -> float | Tensor:
@@ -147,8 +143,7 @@ def silent_group_probability(p: float | Tensor, num_generations: int) -> float |
     inside = bool(((p >= 0) & (p <= 1)).all()) if isinstance(p, Tensor) else 0 <= p <= 1
     if not inside:
         raise ValueError(f"p must lie between 0 and 1, got {p}: it is the probability of a right answer.")
-    if num_generations < 1:
-        raise ValueError(f"num_generations must be at least 1, got {num_generations}.")
+    require_count("num_generations", num_generations)
     return p**num_generations + (1 - p) ** num_generations
 
 
@@ -217,8 +212,8 @@ def _group_index(
     """Number of the group of each reward, in the order of rewards.reshape(-1)."""
     if num_generations is not None and group_ids is not None:
         raise ValueError("num_generations and group_ids were both given: groups are defined by one of them.")
-    if num_generations is not None and num_generations < 1:
-        raise ValueError(f"num_generations must be at least 1, got {num_generations}.")
+    if num_generations is not None:
+        require_count("num_generations", num_generations)
     if rewards.ndim not in (1, 2):
         raise ValueError(f"rewards must have shape (B, K) or (N,), got {tuple(rewards.shape)}.")
     n = rewards.numel()
@@ -234,7 +229,7 @@ def _group_index(
             )
         return torch.arange(rewards.shape[0]).repeat_interleave(rewards.shape[1])
     if group_ids is not None:
-        if len(group_ids) != n or (isinstance(group_ids, Tensor) and group_ids.ndim != 1):
+        if (isinstance(group_ids, Tensor) and group_ids.ndim != 1) or len(group_ids) != n:
             given = tuple(group_ids.shape) if isinstance(group_ids, Tensor) else len(group_ids)
             raise ValueError(f"group_ids must hold one id a reward: got {given} for {n} rewards.")
         if isinstance(group_ids, Tensor):
@@ -286,13 +281,22 @@ def _group_mean(x: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
     return _group_sum(torch.where(mask, x, 0), groups) / _group_sum(mask.to(x.dtype), groups).clamp(min=1)
 
 
+def _centred(x: Tensor, mask: Tensor, groups: Tensor) -> Tensor:
+    """x minus the mean of its group: exactly 0 where the group's valid x are all equal, and at masked rows.
+
+    The mean itself is rounded, and may miss equal scores by one unit in the last place. Subtracting the mean of the
+    differences as well removes what rounding left, so that scores that differ in their last digits still sum to 0.
+    """
+    difference = x - _group_mean(x, mask, groups)
+    difference = difference - _group_mean(difference, mask, groups)
+    differ = _group_max(x, mask, groups) > -_group_max(-x, mask, groups)
+    return torch.where(mask & differ, difference, 0)
+
+
 def _group_std(x: Tensor, mask: Tensor, groups: Tensor, std: str) -> Tensor:
-    deviation = torch.where(mask, x - _group_mean(x, mask, groups), 0)
-    peak = _group_max(deviation.abs(), mask, groups).clamp(
-        min=0
-    )  # scaled by it, squares neither overflow nor vanish
-    unit = deviation / torch.where(peak > 0, peak, 1)
+    deviation = _centred(x, mask, groups)
+    peak = _group_max(deviation.abs(), mask, groups).clamp(min=0)
+    unit = deviation / torch.where(peak > 0, peak, 1)  # squares of it neither overflow nor vanish
     count = _group_sum(mask.to(x.dtype), groups)
     degrees = count if std == "population" else count - 1
-    equal = _group_max(x, mask, groups) <= -_group_max(-x, mask, groups)
-    return torch.where(equal, 0, peak * (_group_sum(unit**2, groups) / degrees.clamp(min=1)).sqrt())
+    return peak * (_group_sum(unit**2, groups) / degrees.clamp(min=1)).sqrt()

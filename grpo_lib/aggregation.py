@@ -60,7 +60,7 @@ def aggregate(
     require_floating("values", values)
     require_ndim("values", values, 2, "(N, T)")
     mask = require_mask("mask", mask, "values", values)
-    if mode == "seq-mean-token-sum-norm" and (max_completion_length is None or max_completion_length <= 0):
+    if mode == "seq-mean-token-sum-norm" and not (max_completion_length or 0) > 0:
         raise ValueError(
             f"mode 'seq-mean-token-sum-norm' divides by max_completion_length, got {max_completion_length}: "
             f"pass the longest answer allowed, in tokens."

@@ -2,15 +2,18 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from grpo_lib._validate import require_choice
 from grpo_lib.advantages import Baseline, Scale, Std, gae, group_advantages
 from grpo_lib.kl import kl_in_reward
 from grpo_lib.objective import Objective
+
+Credit = Literal["answer", "return", "gae"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,20 @@ class Algorithm:
     baseline: Baseline = "mean"
     scale: Scale = "group"
     std: Std = "population"
-    credit: Literal["answer", "return", "gae"] = "answer"
+    credit: Credit = "answer"
     beta_in_reward: float = 0.0
     gamma: float = 1.0
     lam: float = 1.0
 
     def __post_init__(self) -> None:
+        for name, choices in (("baseline", Baseline), ("scale", Scale), ("std", Std), ("credit", Credit)):
+            require_choice(name, getattr(self, name), get_args(choices))
+        if self.credit == "return" and (self.baseline not in ("batch", "none") or self.scale == "group"):
+            raise ValueError(
+                f"credit='return' gives each token its own return, and an answer's tokens are not a group: "
+                f"baseline={self.baseline!r} must be 'batch' or 'none', scale={self.scale!r} 'batch', 'batch-residual' "
+                f"or 'none'."
+            )
         in_reward = self.credit != "answer"
         if in_reward and self.objective.beta > 0:
             raise ValueError(

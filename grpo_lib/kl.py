@@ -10,8 +10,8 @@ from grpo_lib._validate import (
     require_floating,
     require_mask,
     require_ndim,
+    require_real,
     require_same_shape,
-    require_tensor,
 )
 from grpo_lib.ratios import LOG_RATIO_CAP
 
@@ -126,7 +126,7 @@ def kl_divergence(
 
 
 def kl_in_reward(
-    rewards: Float[Tensor, " N"],
+    rewards: Shaped[Tensor, " N"],
     per_token_kl: Float[Tensor, "N T"],
     completion_mask: Shaped[Tensor, "N T"],
     *,
@@ -139,7 +139,7 @@ def kl_in_reward(
     GRPO does not do this: its penalty stays outside the score and the advantage.
 
     Args:
-        rewards: task score of each answer, shape (N,).
+        rewards: task score of each answer, shape (N,); integers and booleans count as float32.
         per_token_kl: KL estimate at each token (usually k1), shape (N, T); a constant here.
         completion_mask: shape (N, T), True (or 1) at valid tokens.
         beta: KL strength, >= 0.
@@ -155,7 +155,7 @@ def kl_in_reward(
 
     Chapter: relatives/ppo.
     """
-    require_tensor("rewards", rewards)
+    require_real("rewards", rewards)
     require_floating("per_token_kl", per_token_kl)
     require_ndim("per_token_kl", per_token_kl, 2, "(N, T)")
     mask = require_mask("completion_mask", completion_mask, "per_token_kl", per_token_kl)
@@ -176,7 +176,7 @@ def kl_in_reward(
     require_finite("per_token_kl", per_token_kl, mask, "Check the log-probabilities.")
     token_rewards = -beta * torch.where(mask, at_least_float32(per_token_kl.detach()), 0)
     is_last = mask & (mask.cumsum(dim=1) == lengths.unsqueeze(1))
-    return token_rewards + torch.where(is_last, rewards.detach().to(token_rewards.dtype).unsqueeze(1), 0)
+    return token_rewards + torch.where(is_last, at_least_float32(rewards.detach()).unsqueeze(1), 0)
 
 
 def _ref_log_ratio(logps: Tensor, ref_logps: Tensor) -> Tensor:

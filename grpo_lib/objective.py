@@ -75,7 +75,7 @@ class Objective:
         require_choice("importance_sampling_level", self.importance_sampling_level, LEVELS)
         require_choice("aggregation", self.aggregation, AGGREGATIONS)
         require_choice("surrogate", self.surrogate, SURROGATES)
-        if self.max_completion_length is not None and self.max_completion_length <= 0:
+        if self.max_completion_length is not None and not self.max_completion_length > 0:
             raise ValueError(f"max_completion_length must be > 0 tokens, got {self.max_completion_length}.")
         if self.surrogate == "cispo" and self.delta is not None:
             raise ValueError(
@@ -94,7 +94,7 @@ class LossOutput(NamedTuple):
 
 def grpo_loss(
     per_token_logps: Float[Tensor, "N T"],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     completion_mask: Shaped[Tensor, "N T"],
     *,
     old_per_token_logps: Float[Tensor, "N T"] | None = None,
@@ -124,7 +124,7 @@ def grpo_loss(
     Returns:
         ``LossOutput(loss, metrics)``. Metrics: ``clip_ratio/low_mean``, ``clip_ratio/high_mean``, ``clip_ratio/region_mean``
         (for CISPO ``cispo_clip_ratio``), ``kl`` if a reference is given, ``log_ratio_capped`` (share of tokens
-        above ``LOG_RATIO_CAP``), each a mean over valid tokens; ``num_tokens`` and ``num_completions`` (with a valid token) to
+        whose ratio, or k3, is held at ``LOG_RATIO_CAP``), each a mean over valid tokens; ``num_tokens`` and ``num_completions`` (with a valid token) to
         combine them over micro-batches.
 
     Raises:
@@ -155,7 +155,8 @@ def grpo_loss(
     )
     weight = torch.where(mask, weight, 0)
 
-    ratio = importance_ratio(new, old, mask, level=objective.importance_sampling_level)
+    level = objective.importance_sampling_level
+    ratio = importance_ratio(new, old, mask, level=level)
     epsilon, epsilon_high = objective.epsilon, objective.epsilon_high
     if objective.surrogate == "clip":
         terms = clipped_surrogate(
@@ -166,7 +167,7 @@ def grpo_loss(
         terms = ratio.detach().clamp(max=cap) * weight * new
 
     num_tokens = mask.sum()
-    capped = masked_log_ratio(new.detach(), old, mask) > LOG_RATIO_CAP
+    capped = masked_log_ratio(new.detach(), old, mask, level) > LOG_RATIO_CAP
     metrics = {"num_tokens": num_tokens, "num_completions": mask.any(dim=1).sum()}
     if objective.surrogate == "clip":
         fractions = clip_fractions(ratio, weight, mask, epsilon=epsilon, epsilon_high=epsilon_high)
@@ -179,7 +180,8 @@ def grpo_loss(
         require_same_shape("ref_per_token_logps", ref_per_token_logps, "per_token_logps", per_token_logps)
         ref = _valid_logps("ref_per_token_logps", ref_per_token_logps.detach(), mask)
         penalty = KL_ESTIMATORS[objective.kl_estimator](new if objective.beta > 0 else new.detach(), ref)
-        capped = capped | (masked_log_ratio(ref, new.detach(), mask) > LOG_RATIO_CAP)
+        if objective.kl_estimator == "k3":  # the only one that exponentiates
+            capped = capped | (masked_log_ratio(ref, new.detach(), mask) > LOG_RATIO_CAP)
         metrics["kl"] = _token_mean(penalty.detach(), mask)
         if objective.beta > 0:
             terms = terms - objective.beta * penalty

@@ -13,8 +13,8 @@ from grpo_lib._validate import (
     require_floating,
     require_mask,
     require_ndim,
+    require_real,
     require_same_shape,
-    require_tensor,
 )
 
 LOG_RATIO_CAP = 20.0
@@ -74,25 +74,28 @@ def importance_ratio(
         mask = torch.ones_like(per_token_logps, dtype=torch.bool)
     else:
         mask = require_mask("completion_mask", completion_mask, "per_token_logps", per_token_logps)
-    log_ratio = masked_log_ratio(per_token_logps, old_per_token_logps.detach(), mask)
-    if level == "sequence":
-        length = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        log_ratio = torch.where(mask, log_ratio.sum(dim=1, keepdim=True) / length, 0)
+    log_ratio = masked_log_ratio(per_token_logps, old_per_token_logps.detach(), mask, level)
     return log_ratio.clamp(max=LOG_RATIO_CAP).exp()
 
 
-def masked_log_ratio(logps: Tensor, other_logps: Tensor, mask: Tensor) -> Tensor:
-    """logps − other_logps at valid positions and 0 elsewhere, in float32 or wider.
+def masked_log_ratio(logps: Tensor, other_logps: Tensor, mask: Tensor, level: Level = "token") -> Tensor:
+    """logps − other_logps at valid positions and 0 elsewhere, in float32 or wider; at level "sequence" the answer's mean.
 
     The mask selects before the difference is formed, so that NaN or ±inf at a masked position reaches neither the value nor
     the gradient.
     """
-    return torch.where(mask, at_least_float32(logps), 0) - torch.where(mask, at_least_float32(other_logps), 0)
+    log_ratio = torch.where(mask, at_least_float32(logps), 0) - torch.where(
+        mask, at_least_float32(other_logps), 0
+    )
+    if level == "token":
+        return log_ratio
+    length = mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(mask, log_ratio.sum(dim=1, keepdim=True) / length, 0)
 
 
 def clipped_surrogate(
     ratio: Float[Tensor, "..."],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     *,
     epsilon: float = 0.2,
     epsilon_high: float | None = None,
@@ -113,7 +116,7 @@ def clipped_surrogate(
         delta: cap on the ratio before the minimum, > 1 + epsilon_high (two-sided clip); None for no cap.
 
     Returns:
-        Task terms, shape of ratio. At the clip's edge itself the gradient is the inner one.
+        Task terms, shape of ratio, float32 or wider. At the clip's edge itself the gradient is the inner one.
 
     Raises:
         ValueError: advantages of another shape, epsilon not positive, delta not above 1 + epsilon_high.
@@ -125,6 +128,7 @@ def clipped_surrogate(
     require_floating("ratio", ratio)
     high = require_clip_range(epsilon, epsilon_high, delta)
     advantages = per_token_advantages(advantages, ratio)
+    ratio = at_least_float32(ratio)
     clipped = ratio.clamp(1 - epsilon, 1 + high)
     free = ratio if delta is None else ratio.clamp(max=delta)
     return torch.minimum(free * advantages, clipped * advantages)
@@ -132,7 +136,7 @@ def clipped_surrogate(
 
 def clip_fractions(
     ratio: Float[Tensor, "N T"],
-    advantages: Float[Tensor, "..."],
+    advantages: Shaped[Tensor, "..."],
     completion_mask: Shaped[Tensor, "N T"],
     *,
     epsilon: float = 0.2,
@@ -162,7 +166,7 @@ def clip_fractions(
     require_ndim("ratio", ratio, 2, "(N, T)")
     high = require_clip_range(epsilon, epsilon_high, None)
     mask = require_mask("completion_mask", completion_mask, "ratio", ratio)
-    ratio, advantages = ratio.detach(), per_token_advantages(advantages, ratio)
+    ratio, advantages = at_least_float32(ratio.detach()), per_token_advantages(advantages, ratio)
     low_clipped = mask & (ratio < 1 - epsilon) & (advantages < 0)
     high_clipped = mask & (ratio > 1 + high) & (advantages > 0)
     count = mask.sum().clamp(min=1)
@@ -171,7 +175,7 @@ def clip_fractions(
 
 def per_token_advantages(advantages: Tensor, tokens: Tensor) -> Tensor:
     """Advantages as constants that multiply a tensor of tokens: (N,) becomes (N, 1), the tokens' own shape stays."""
-    require_tensor("advantages", advantages)
+    require_real("advantages", advantages)
     advantages = at_least_float32(advantages.detach())
     if advantages.shape == tokens.shape:
         return advantages

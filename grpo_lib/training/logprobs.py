@@ -1,13 +1,13 @@
 """Log-probabilities of sampled tokens."""
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor
 
-from grpo_lib._validate import at_least_float32, require_floating
+from grpo_lib._validate import at_least_float32, require_floating, require_integer
 
 
 def token_logprobs(
-    logits: Float[Tensor, "*batch V"], token_ids: Int[Tensor, "*batch"], *, temperature: float = 1.0
+    logits: Float[Tensor, "*batch V"], token_ids: Integer[Tensor, "*batch"], *, temperature: float = 1.0
 ) -> Float[Tensor, "*batch"]:
     r"""Log-probability of each sampled token under the distribution it was sampled from.
 
@@ -15,7 +15,7 @@ def token_logprobs(
 
     Args:
         logits: z, any leading shape, vocabulary last.
-        token_ids: the sampled tokens, shape of logits without the last axis.
+        token_ids: the sampled tokens, shape of logits without the last axis; padding too holds a token of the vocabulary.
         temperature: T of the sampler, > 0: the same for the current, old and reference policies, or the ratio is not 1 where
             nothing changed.
 
@@ -23,15 +23,25 @@ def token_logprobs(
         Log-probabilities in nats, shape of token_ids, float32 or wider.
 
     Raises:
-        ValueError: shapes that do not fit, a temperature that is not positive.
+        ValueError: shapes that do not fit, ids that are not integers or not in the vocabulary, a temperature that is not
+            positive.
 
     Chapter: objective/full-objective.
     """
     require_floating("logits", logits)
+    require_integer("token_ids", token_ids)
+    if logits.ndim == 0:
+        raise ValueError("logits must have a vocabulary axis, got a scalar.")
     if logits.shape[:-1] != token_ids.shape:
         raise ValueError(
             f"token_ids of shape {tuple(token_ids.shape)} do not fit logits of shape {tuple(logits.shape)}: "
             f"expected one token for each position, {tuple(logits.shape[:-1])}."
+        )
+    outside = (token_ids < 0) | (token_ids >= logits.shape[-1])
+    if outside.any():
+        raise ValueError(
+            f"token_ids hold {token_ids[outside][0].item()}, outside the vocabulary of logits, 0 to "
+            f"{logits.shape[-1] - 1}: put any token of it at padding, and mask its log-probability."
         )
     if not 0 < temperature < float("inf"):
         raise ValueError(

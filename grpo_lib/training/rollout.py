@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Integer
 from torch import Tensor
+
+from grpo_lib._validate import require_integer, require_ndim
 
 
 def completion_mask(
-    completion_ids: Int[Tensor, "N T"], eos_token_ids: int | Sequence[int]
+    completion_ids: Integer[Tensor, "N T"], eos_token_ids: int | Sequence[int] | Tensor
 ) -> tuple[Bool[Tensor, "N T"], Bool[Tensor, " N"]]:
     """Which tokens belong to the answer: all up to and including its first end token.
 
@@ -24,17 +26,18 @@ def completion_mask(
         answer cut off by the length limit keeps all its tokens and is not finished.
 
     Raises:
-        ValueError: completion_ids not of shape (N, T), or no end token given.
+        ValueError: completion_ids not of shape (N, T), ids that are not integers, or no end token given.
 
     Chapter: objective/full-objective.
     """
-    if completion_ids.ndim != 2:
-        raise ValueError(f"completion_ids must have shape (N, T), got {tuple(completion_ids.shape)}.")
-    ends = [eos_token_ids] if isinstance(eos_token_ids, int) else list(eos_token_ids)
-    if not ends:
+    require_integer("completion_ids", completion_ids)
+    require_ndim("completion_ids", completion_ids, 2, "(N, T)")
+    ends = torch.as_tensor([] if eos_token_ids is None else eos_token_ids, device=completion_ids.device)
+    if ends.numel() == 0:
         raise ValueError(
             "eos_token_ids is empty: give at least one end token, or every answer would count as cut off."
         )
-    is_end = torch.isin(completion_ids, torch.tensor(ends, device=completion_ids.device))
+    require_integer("eos_token_ids", ends)
+    is_end = torch.isin(completion_ids, ends)
     ended_before = is_end.cumsum(dim=1) - is_end.long() > 0
     return ~ended_before, is_end.any(dim=1)

@@ -1,0 +1,28 @@
+"""Settings and options of all tests."""
+
+import sys
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("seeded", deadline=None, derandomize=True, max_examples=100)
+settings.load_profile("seeded")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--typecheck",
+        action="store_true",
+        help='check the annotations of grpo_lib at run time; leave the bad inputs out with -m "not bad_input"',
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "bad_input: gives a function what its annotations rule out")
+    if config.getoption("typecheck"):
+        from jaxtyping import install_import_hook
+
+        if "grpo_lib" in sys.modules:
+            raise pytest.UsageError("--typecheck came too late: grpo_lib is already imported.")
+        # As in PEP 484, an int may stand where a float is expected.
+        install_import_hook("grpo_lib", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
