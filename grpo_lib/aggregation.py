@@ -24,16 +24,16 @@ def aggregate(
 
     .. math:: J = \sum_i c_i \sum_t \ell_{i,t}
 
-    ========================= ===================== ==========================
-    mode                      c_i                   used by
-    ========================= ===================== ==========================
-    seq-mean-token-mean       1 / (N |y_i|)         GRPO
-    token-mean                1 / Σ_j |y_j|         DAPO
-    seq-mean-token-sum-norm   1 / (N L)             Dr. GRPO
-    seq-mean-token-sum        1 / N                 the plain sum
-    ========================= ===================== ==========================
+    ========================= ========================= =============
+    mode                      c_i                       used by
+    ========================= ========================= =============
+    seq-mean-token-mean       :math:`1/(N|y_i|)`        GRPO
+    token-mean                :math:`1/\sum_j|y_j|`     DAPO
+    seq-mean-token-sum-norm   :math:`1/(NL)`            Dr. GRPO
+    seq-mean-token-sum        :math:`1/N`               the plain sum
+    ========================= ========================= =============
 
-    N counts the answers with at least one valid token, |y_i| the valid tokens of answer i.
+    N counts the answers with at least one valid token, :math:`|y_i|` the valid tokens of answer i.
 
     Args:
         values: one term a token, shape (N, T). What masked positions hold (NaN, ±inf) cannot matter.

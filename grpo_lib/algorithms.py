@@ -174,7 +174,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         objective=Objective(aggregation="token-mean"),
     ),
 }
-"""The table: name → row. A new algorithm is one more row."""
+"""All rows by name. A new algorithm is one more row."""
 
 
 def algorithm(name: str, **overrides: Any) -> Algorithm:
@@ -186,7 +186,7 @@ def algorithm(name: str, **overrides: Any) -> Algorithm:
             ``std="sample"``, ``max_completion_length=512``.
 
     Returns:
-        The row: its ``.advantages(rewards, ...)``, ``.objective`` and ``.source``.
+        Row with its ``.advantages(rewards, ...)``, ``.objective`` and ``.source``.
 
     Raises:
         ValueError: an unknown name or setting, or settings that do not go together.

@@ -18,7 +18,7 @@ from grpo_lib._validate import (
 )
 
 LOG_RATIO_CAP = 20.0
-"""Largest log-ratio that is exponentiated: e^20 is about 4.9e8. Above it the ratio is constant, so that no valid token
+"""Largest log-ratio that is exponentiated; e^20 is about 4.9e8. Above it the ratio is constant, so that no valid token
 overflows into infinity and then NaN; below it nothing changes. ``grpo_loss`` reports the share of tokens above it."""
 
 Level = Literal["token", "sequence"]

@@ -42,8 +42,8 @@ WRONG = {
     ),
     "ratio inverted": Wrong(
         "ratios.py",
-        "masked_log_ratio(per_token_logps, old_per_token_logps.detach(), mask)",
-        "masked_log_ratio(old_per_token_logps.detach(), per_token_logps, mask)",
+        "masked_log_ratio(per_token_logps, old_per_token_logps.detach(), mask",
+        "masked_log_ratio(old_per_token_logps.detach(), per_token_logps, mask",
         "ratio-and-clipping",
     ),
     "max for min": Wrong(

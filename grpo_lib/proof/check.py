@@ -126,22 +126,37 @@ def _claim(id: str, statement: str | None) -> tuple[str, str | None, str | None]
     return slug, *claims[slug]
 
 
+_stated: set[str] = set()
+"""Claims whose statement the running cell has shown."""
+
+
 def _show(id: str, slug: str, text: str | None, page: str | None) -> None:
-    """One line, the same at every run: as plain text, and as HTML with a link to the claim's place in the ledger."""
+    """One line, the same at every run: as plain text, and as HTML with a link to the claim's place in the ledger.
+
+    Within a cell, the first check of a claim shows its statement and further parts of it their id alone.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    if slug in _stated:
+        text = None
     tail = f": {text}" if text else ""
+    if shell is None:
+        print(f"✔ {id}{tail}")
+        return
     shown = html.escape(id)
     if page is not None:
         shown = f'<a href="{_up_to_book(page)}reference/claims.html#{slug}">{shown}</a>'
-    ipython = sys.modules.get("IPython")
-    if ipython is None or ipython.get_ipython() is None:
-        print(f"✔ {id}{tail}")
-        return
+        if _new_cell not in shell.events.callbacks["pre_run_cell"]:
+            shell.events.register("pre_run_cell", _new_cell)
+        _stated.add(slug)
     from IPython.display import display
 
-    display(
-        {"text/plain": f"✔ {id}{tail}", "text/html": f"<div>✔ {shown}{statement_html(tail)}</div>"},
-        raw=True,
-    )
+    page_line = f'<div class="grpo-check">✔ {shown}{statement_html(tail)}</div>'
+    display({"text/plain": f"✔ {id}{tail}", "text/html": page_line}, raw=True)
+
+
+def _new_cell(info: object) -> None:
+    _stated.clear()
 
 
 def statement_html(text: str) -> str:

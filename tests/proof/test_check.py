@@ -6,6 +6,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import torch
 import yaml
 
 from grpo_lib.proof import CheckFailed, check
-from grpo_lib.proof.check import statement_html
+from grpo_lib.proof.check import _stated, statement_html
 
 ROOT = Path(__file__).parents[2]
 x = sympy.Symbol("x", positive=True)
@@ -171,6 +172,7 @@ def test_tolerance_is_absolute_and_exact_by_default_between_exact_numbers():
         check("x-test", "a", "b", tol=2.0)
 
 
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("relation", "tol", "message"),
     [
@@ -221,32 +223,48 @@ def test_only_an_exercise_brings_its_own_statement(capsys):
         check("adv-example-mean", 1, 1, statement="the mean is 1")
 
 
-def test_in_a_notebook_the_line_links_to_the_ledger(monkeypatch):
-    shown = []
+@pytest.fixture
+def notebook(monkeypatch):
+    """What a notebook would show, and its shell, whose events start a new cell."""
     IPython = pytest.importorskip("IPython")
-    monkeypatch.setattr(IPython, "get_ipython", object)
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    events = pytest.importorskip("IPython.core.events")
+    shell = SimpleNamespace(events=events.EventManager(None, events.available_events), shown=[])
+    monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shell.shown.append(data))
+    yield shell
+    _stated.clear()
+
+
+def test_in_a_notebook_the_line_links_to_the_ledger(notebook):
     check("ratio-sign-and-size/y1", 1, 1)
     check("x-<b>", 1, 1)
-    assert shown[0]["text/plain"].startswith("✔ ratio-sign-and-size/y1: The advantage gives")
-    assert "each token's" in shown[0]["text/plain"]
-    assert (
-        '<a href="../reference/claims.html#ratio-sign-and-size">ratio-sign-and-size/y1</a>'
-        in shown[0]["text/html"]
-    )
-    assert "each token&#x27;s" in shown[0]["text/html"]
-    assert shown[1] == {"text/plain": "✔ x-<b>", "text/html": "<div>✔ x-&lt;b&gt;</div>"}
+    line, free = notebook.shown
+    assert line["text/plain"].startswith("✔ ratio-sign-and-size/y1: The advantage gives")
+    assert "each token's" in line["text/plain"]
+    link = '<a href="../reference/claims.html#ratio-sign-and-size">ratio-sign-and-size/y1</a>'
+    assert link in line["text/html"]
+    assert "each token&#x27;s" in line["text/html"]
+    assert free == {"text/plain": "✔ x-<b>", "text/html": '<div class="grpo-check">✔ x-&lt;b&gt;</div>'}
 
 
-def test_on_the_front_page_the_link_starts_from_its_folder(monkeypatch):
-    shown = []
-    IPython = pytest.importorskip("IPython")
-    monkeypatch.setattr(IPython, "get_ipython", object)
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data["text/html"]))
+def test_a_cell_shows_the_statement_of_a_claim_once(notebook):
+    check("adv-example-mean/a", 1, 1)
+    check("adv-example-mean/b", 1, 1)
+    check("adv-example-std", 1, 1)
+    notebook.events.trigger("pre_run_cell", None)
+    check("adv-example-mean/b", 1, 1)
+    lines = [data["text/plain"] for data in notebook.shown]
+    assert lines[1] == "✔ adv-example-mean/b"
+    assert lines[0].startswith("✔ adv-example-mean/a: The scores")
+    assert lines[2].startswith("✔ adv-example-std: The population")
+    assert lines[3].startswith("✔ adv-example-mean/b: The scores")
+
+
+def test_on_the_front_page_the_link_starts_from_its_folder(notebook, monkeypatch):
     for folder in ("book", "book/reference", "tests"):
         monkeypatch.chdir(ROOT / folder)
         check("adv-example-mean", 1, 1)
-    links = [re.search('href="(.*?)#', line)[1] for line in shown]
+    links = [re.search('href="(.*?)#', data["text/html"])[1] for data in notebook.shown]
     assert links == ["reference/claims.html", "../reference/claims.html", "../reference/claims.html"]
 
 
