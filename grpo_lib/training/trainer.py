@@ -48,6 +48,8 @@ class GRPOConfig:
         mask_truncated_completions: leave answers that were cut off out of the loss.
         reward_weights: weight of each reward function; all 1 if None.
         eval_steps: evaluate on eval_dataset every so many steps; never if None.
+        bf16: run the model under bf16 autocast, weights and losses stay float32. An option, not a shortcut: log-probabilities
+            change in the second decimal.
         seed: of the order of the questions and of the samples.
     """
 
@@ -75,6 +77,7 @@ class GRPOConfig:
     mask_truncated_completions: bool = False
     reward_weights: tuple[float, ...] | None = None
     eval_steps: int | None = None
+    bf16: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -206,15 +209,16 @@ class GRPOTrainer:
 
         # Sample K answers to each question from the current policy, which is the old policy from here on.
         rows = self._next_rows()
-        rollout = sample_completions(
-            self.model,
-            self.tokenizer,
-            [row["prompt"] for row in rows],
-            num_generations=args.num_generations,
-            max_completion_length=args.max_completion_length,
-            temperature=args.temperature,
-            generator=self.generator,
-        )
+        with self._autocast():
+            rollout = sample_completions(
+                self.model,
+                self.tokenizer,
+                [row["prompt"] for row in rows],
+                num_generations=args.num_generations,
+                max_completion_length=args.max_completion_length,
+                temperature=args.temperature,
+                generator=self.generator,
+            )
 
         # Score them, and compare each answer with its group.
         rewards, valid, metrics = self._score(rows, rollout)
@@ -307,15 +311,19 @@ class GRPOTrainer:
 
     def _logps(self, model: PreTrainedModel, rollout: Rollout, questions: Tensor) -> Tensor:
         answers = self._answers(questions)
-        return completion_logprobs(
-            model,
-            rollout.prompt_ids[questions],
-            rollout.prompt_mask[questions],
-            rollout.completion_ids[answers],
-            rollout.completion_mask[answers],
-            num_generations=self.args.num_generations,
-            temperature=self.args.temperature,
-        )
+        with self._autocast():
+            return completion_logprobs(
+                model,
+                rollout.prompt_ids[questions],
+                rollout.prompt_mask[questions],
+                rollout.completion_ids[answers],
+                rollout.completion_mask[answers],
+                num_generations=self.args.num_generations,
+                temperature=self.args.temperature,
+            )
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.args.bf16)
 
     def _update(
         self, rollout: Rollout, advantages: Tensor, mask: Tensor, old: Tensor | None, ref: Tensor | None
