@@ -6,7 +6,7 @@ What needs transformers is imported when it is first used: masks, log-probabilit
 import importlib
 from typing import Any
 
-from grpo_lib.training.logprobs import completion_logprobs, token_logprobs
+from grpo_lib.training.logprobs import completion_logprobs, disable_dropout, token_logprobs
 from grpo_lib.training.rewards import exact_match, integer_format, last_number, number_match, random_reward
 from grpo_lib.training.rollout import Rollout, completion_mask, sample_completions
 from grpo_lib.training.tasks import Task, load_rows, load_task
@@ -28,6 +28,7 @@ __all__ = [
     "Task",
     "completion_logprobs",
     "completion_mask",
+    "disable_dropout",
     "evaluate",
     "exact_match",
     "integer_format",

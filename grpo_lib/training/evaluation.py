@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_lib._validate import require_count
-from grpo_lib.training.rewards import RewardFunction
+from grpo_lib.training.rewards import RewardFunction, score
 from grpo_lib.training.rollout import sample_completions
 from grpo_lib.training.tasks import Row, columns
 
@@ -120,8 +120,8 @@ def evaluate(
                 generator=generator,
             )
             for name, function in readings.items():
-                values = function(completions=rollout.texts, **columns(batch, count))
-                hits = torch.tensor([float(v is not None and v >= 1) for v in values]).reshape(-1, count)
+                values = torch.tensor(score(function, rollout.texts, columns(batch, count)))
+                hits = (values >= 1).double().reshape(-1, count)
                 right[name, how] += hits.tolist()
 
     result = {}

@@ -132,29 +132,42 @@ def check_prompts(prompt_ids: Tensor, prompt_mask: Tensor) -> Tensor:
 def dropout_off(model: nn.Module) -> Iterator[None]:
     """Dropout off within the block, and every module's mode restored after it, also after an error.
 
-    Activation checkpointing works in training mode only, so a model that uses it stays in that mode with the
-    probabilities of its dropout at 0.
+    Activation checkpointing works in training mode only, and computes the activations again after the block, in the
+    backward pass. A model that uses it stays in that mode, and must have no dropout.
+
+    Raises:
+        ValueError: a model with activation checkpointing whose dropout is not 0; see :func:`disable_dropout`.
     """
     training = [module for module in model.modules() if module.training]
     if not _checkpointing(model):
         model.eval()
-        undo: list[tuple[nn.Module, str, float]] = []
-    else:
-        undo = [
-            (module, name, value)
-            for module in training
-            for name, value in vars(module).items()
-            if isinstance(value, float) and (name == "p" or "dropout" in name)
-        ]
-        for module, name, _ in undo:
-            setattr(module, name, 0.0)
+    elif dropouts := [value for *_, value in _dropout_probabilities(model) if value > 0]:
+        raise ValueError(
+            f"the model has dropout {dropouts[0]} and uses activation checkpointing, whose second forward pass would draw another "
+            f"dropout: call grpo_lib.training.disable_dropout(model) first."
+        )
     try:
         yield
     finally:
-        for module, name, value in undo:
-            setattr(module, name, value)
         for module in training:
             module.training = True
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout probability of a model to 0, for good: the policy that samples and the one that is trained are then the
+    same in training mode too."""
+    for module, name, _ in _dropout_probabilities(model):
+        setattr(module, name, 0.0)
+
+
+def _dropout_probabilities(model: nn.Module) -> list[tuple[nn.Module, str, float]]:
+    return [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float)
+        and ("dropout" in name or (name == "p" and isinstance(module, nn.Dropout)))
+    ]
 
 
 def positions(mask: Tensor) -> Tensor:

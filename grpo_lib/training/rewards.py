@@ -1,5 +1,7 @@
 """Reward functions: ``f(completions, **columns) -> list[float | None]``, as in TRL, with one value for each completion."""
 
+import inspect
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -76,3 +78,61 @@ def _gold(answer: Any) -> Fraction:
             f"the answer {answer!r} of a question is no number: mend the data, or use exact_match."
         )
     return number
+
+
+def score(function: RewardFunction, texts: list[str], table: dict[str, list[Any]]) -> list[float]:
+    """The values of a reward function, one for each completion, NaN for None.
+
+    Args:
+        function: gets ``completions`` and those of the columns that it takes.
+        texts: the completions.
+        table: columns by name, ``prompts`` among them, each with one value a completion.
+
+    Raises:
+        ValueError: a wrong count, a value that is no number, an infinite one; names the function and the prompt. What the
+            function itself raises is not caught.
+    """
+    values = function(completions=texts, **_accepted_columns(function, table))
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
+        raise ValueError(
+            f"reward function {function_name(function)} returned {values!r:.100}: expected a list of {len(texts)} numbers."
+        )
+    if len(values) != len(texts):
+        raise ValueError(
+            f"reward function {function_name(function)} returned {len(values)} values for {len(texts)} completions."
+        )
+    numbers = []
+    for i, value in enumerate(values):
+        if value is None:
+            value = math.nan
+        try:
+            if isinstance(value, str):
+                raise TypeError
+            numbers.append(float(value))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"reward function {function_name(function)} returned {value!r:.100} for the prompt {last_text(table['prompts'][i])!r:.200}: "
+                f"expected a number, or None to leave the answer out."
+            ) from None
+        if math.isinf(numbers[-1]):
+            raise ValueError(
+                f"reward function {function_name(function)} returned {value} for the prompt {last_text(table['prompts'][i])!r:.200}: "
+                f"expected a finite number."
+            )
+    return numbers
+
+
+def _accepted_columns(function: RewardFunction, table: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The columns that the function takes: all of them if it has ``**columns``."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return table
+    return {name: table[name] for name in table if name in {p.name for p in parameters}}
+
+
+def function_name(function: RewardFunction) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def last_text(prompt: str | list[dict[str, str]]) -> str:
+    return prompt if isinstance(prompt, str) else prompt[-1]["content"]

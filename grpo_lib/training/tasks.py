@@ -151,5 +151,6 @@ def _reasoning_gym(
 
 
 def columns(rows: Sequence[Row], repeat: int = 1) -> dict[str, list[Any]]:
-    """The rows' columns, each value repeated for the answers of its question."""
-    return {key: [row[key] for row in rows for _ in range(repeat)] for key in rows[0]}
+    """What a reward function gets: the rows' columns and the ``prompts``, each value repeated for its question's answers."""
+    table = {key: [row[key] for row in rows for _ in range(repeat)] for key in rows[0]}
+    return {"prompts": table.pop("prompt"), **table}

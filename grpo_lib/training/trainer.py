@@ -1,7 +1,6 @@
 """The training loop: Algorithm 1 of DeepSeekMath, one step at a time."""
 
 import copy
-import inspect
 import math
 import random
 import time
@@ -21,8 +20,8 @@ from grpo_lib.advantages import group_advantages
 from grpo_lib.algorithms import Algorithm, algorithm
 from grpo_lib.objective import Objective, grpo_loss
 from grpo_lib.training.evaluation import evaluate
-from grpo_lib.training.logprobs import completion_logprobs
-from grpo_lib.training.rewards import RewardFunction
+from grpo_lib.training.logprobs import completion_logprobs, disable_dropout
+from grpo_lib.training.rewards import RewardFunction, function_name, last_text, score
 from grpo_lib.training.rollout import Rollout, sample_completions
 from grpo_lib.training.tasks import Row, columns, load_rows
 
@@ -122,7 +121,8 @@ class GRPOTrainer:
     """Trains a language model with group-relative advantages.
 
     Args:
-        model: a causal language model of transformers; it is trained in place. Its weights should be float32.
+        model: a causal language model of transformers; it is trained in place, and its dropout is set to 0. Its weights should be
+            float32.
         reward_funcs: one function or several, ``f(completions, **columns) -> list[float | None]``: completions are texts, columns
             are the dataset's, repeated to match, ``prompts`` among them. None or NaN leaves an answer out; with several functions the
             others still count.
@@ -170,6 +170,7 @@ class GRPOTrainer:
                 f"in float32.",
                 stacklevel=2,
             )
+        disable_dropout(model)
         self.algorithm = self.args.row()
         self.reference = None
         if self.algorithm.objective.beta > 0:
@@ -271,9 +272,8 @@ class GRPOTrainer:
     def _score(self, rows: list[Row], rollout: Rollout) -> tuple[Tensor, Tensor, dict[str, float]]:
         """Rewards (N,), which of them are valid (N,), and their metrics."""
         table = columns(rows, self.args.num_generations)
-        table["prompts"] = table.pop("prompt")
         values = torch.tensor(
-            [_call(function, rollout.texts, table) for function in self.reward_funcs], dtype=torch.float32
+            [score(function, rollout.texts, table) for function in self.reward_funcs], dtype=torch.float32
         )
         weights = torch.tensor(self.reward_weights)[:, None]
         known = ~values.isnan()
@@ -294,10 +294,12 @@ class GRPOTrainer:
             "frac_reward_zero_std": silent.float().mean().item(),
         }
         for function, row, keep in zip(self.reward_funcs, values, known, strict=True):
-            metrics[f"rewards/{_name(function)}/mean"] = row[keep].mean().item() if keep.any() else math.nan
+            metrics[f"rewards/{function_name(function)}/mean"] = (
+                row[keep].mean().item() if keep.any() else math.nan
+            )
         prompts = table["prompts"]
         self.samples = [
-            (_last_text(p), t, r) for p, t, r in zip(prompts, rollout.texts, rewards.tolist(), strict=True)
+            (last_text(p), t, r) for p, t, r in zip(prompts, rollout.texts, rewards.tolist(), strict=True)
         ]
         return rewards.to(self.model.device), valid.to(self.model.device), metrics
 
@@ -438,51 +440,3 @@ def describe(args: GRPOConfig) -> str:
         f"Objective: {args.algorithm} ({shown}). Other than in DeepSeekMath: {differences(paper)}. "
         f"Other than TRL's default: {differences(trl)}."
     )
-
-
-def _call(function: RewardFunction, texts: list[str], table: dict[str, list[Any]]) -> list[float]:
-    """The function's values, NaN for None; a wrong count, a text or an infinite value stops with its name."""
-    values = function(completions=texts, **_accepted(function, table))
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
-        raise ValueError(
-            f"reward function {_name(function)} returned {values!r:.100}: expected a list of {len(texts)} numbers."
-        )
-    if len(values) != len(texts):
-        raise ValueError(
-            f"reward function {_name(function)} returned {len(values)} values for {len(texts)} completions."
-        )
-    numbers = []
-    for i, value in enumerate(values):
-        if value is None:
-            value = math.nan
-        try:
-            if isinstance(value, str):
-                raise TypeError
-            numbers.append(float(value))
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"reward function {_name(function)} returned {value!r:.100} for the prompt {_last_text(table['prompts'][i])!r:.200}: "
-                f"expected a number, or None to leave the answer out."
-            ) from None
-        if math.isinf(numbers[-1]):
-            raise ValueError(
-                f"reward function {_name(function)} returned {value} for the prompt {_last_text(table['prompts'][i])!r:.200}: "
-                f"expected a finite number."
-            )
-    return numbers
-
-
-def _accepted(function: RewardFunction, table: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """The columns that the function takes: all of them if it has ``**columns``."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return table
-    return {name: table[name] for name in table if name in {p.name for p in parameters}}
-
-
-def _name(function: RewardFunction) -> str:
-    return getattr(function, "__name__", type(function).__name__)
-
-
-def _last_text(prompt: str | list[dict[str, str]]) -> str:
-    return prompt if isinstance(prompt, str) else prompt[-1]["content"]
