@@ -41,7 +41,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch, tmp_path):
 
 @pytest.mark.bad_input
 def test_a_model_that_cannot_be_had_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read once, when it is imported
     with pytest.raises(RuntimeError, match=r"no local folder with a model.*HF_ENDPOINT"):
         load_model("nobody/no-such-model")
 
