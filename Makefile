@@ -41,7 +41,7 @@ serve: book  ## Build the site and serve it on http://127.0.0.1:8000 (PORT=...)
 
 install: $(VENV)/installed  ## Install all that the notebooks and the tests need into .venv
 
-test: lint site units notebooks  ## Everything: lint, strict build of the site, tests, every notebook run again
+test: lint site units typecheck notebooks  ## Everything: lint, strict build of the site, tests, every notebook run again
 
 lint: install  ## Style of code and notebooks, and who may import whom
 	$(VENV)/bin/ruff check .
@@ -54,6 +54,10 @@ format: install  ## Format code and notebooks
 
 units: install  ## The tests in tests/; those of the pages look at the site that was built last
 	$(PYTEST) -n $(JOBS)
+
+typecheck: install  ## The tests of the library once more, with its annotations checked at run time
+	$(PYTEST) -n $(JOBS) --typecheck -m "not bad_input" \
+		--ignore tests/book --ignore tests/proof --ignore tests/show --ignore tests/test_wrong_formulas.py
 
 notebooks: install  ## Run every notebook again and compare all outputs with the committed ones
 	$(VENV)/bin/python tools/notebooks.py check

@@ -40,8 +40,9 @@ def group_advantages(
     .. math:: \hat A_i = \frac{R_i - \bar R}{\sigma_R + \delta}, \qquad
               \sigma_R = \sqrt{\tfrac1K \sum_j (R_j - \bar R)^2}
 
-    The baseline decides the sign, the scale only the size. Answers that all score the same get exactly 0, in every
-    dtype and for every ``eps``. The result is a constant: no gradient flows through it.
+    The baseline decides the sign, the scale only the size. A group whose answers all score the same gets exactly 0 from the
+    baselines ``"mean"`` and ``"leave-one-out"``, in every dtype and for every ``eps``. The result is a constant: no
+    gradient flows through it.
 
     Args:
         rewards: scores, shape (B, K) with one row a question, or (N,) with ``num_generations`` or ``group_ids``.
@@ -200,7 +201,7 @@ def gae(
     advantages, running = torch.zeros_like(residual), torch.zeros_like(residual[:, 0]) if r.shape[1] else None
     for t in reversed(range(r.shape[1])):
         advantages[:, t] = running = residual[:, t] + gamma * lam * running
-    return torch.where(mask, advantages, 0)
+    return advantages
 
 
 def _group_index(

@@ -27,7 +27,8 @@ class Algorithm:
         credit: ``"answer"``, one advantage an answer; ``"return"``, one a token from the KL penalty inside the reward (REINFORCE++);
             ``"gae"``, one a token from a critic's values (PPO).
         beta_in_reward: KL strength where the penalty sits in the reward (credit ``"return"`` or ``"gae"``).
-        gamma, lam: discount and λ of :func:`grpo_lib.gae`, for credit ``"gae"``.
+        gamma, lam: discount and λ of :func:`grpo_lib.gae`, for credit ``"gae"``, and for ``"return"``, where every value
+            is 0.
     """
 
     source: str
@@ -116,12 +117,14 @@ class Algorithm:
                 raise ValueError(f"beta_in_reward={self.beta_in_reward} > 0 needs per_token_kl.")
             per_token_kl = torch.zeros(completion_mask.shape, device=rewards.device)
         token_rewards = kl_in_reward(rewards, per_token_kl, completion_mask, beta=self.beta_in_reward)
+        if self.credit == "return":
+            self._require_absent(values=values)
+            values = torch.zeros_like(token_rewards)
+        per_token = gae(token_rewards, values, completion_mask, gamma=self.gamma, lam=self.lam)
         if self.credit == "gae":
-            return gae(token_rewards, values, completion_mask, gamma=self.gamma, lam=self.lam)
-        self._require_absent(values=values)
-        returns = gae(token_rewards, torch.zeros_like(token_rewards), completion_mask, gamma=1.0, lam=1.0)
+            return per_token
         return group_advantages(
-            returns, baseline=self.baseline, scale=self.scale, std=self.std, eps=eps, valid=completion_mask
+            per_token, baseline=self.baseline, scale=self.scale, std=self.std, eps=eps, valid=completion_mask
         )
 
     def _require_absent(self, **arguments: object) -> None:

@@ -179,7 +179,7 @@ def grpo_loss(
         require_floating("ref_per_token_logps", ref_per_token_logps)
         require_same_shape("ref_per_token_logps", ref_per_token_logps, "per_token_logps", per_token_logps)
         ref = _valid_logps("ref_per_token_logps", ref_per_token_logps.detach(), mask)
-        penalty = KL_ESTIMATORS[objective.kl_estimator](new if objective.beta > 0 else new.detach(), ref)
+        penalty = KL_ESTIMATORS[objective.kl_estimator](new, ref)
         if objective.kl_estimator == "k3":  # the only one that exponentiates
             capped = capped | (masked_log_ratio(ref, new.detach(), mask) > LOG_RATIO_CAP)
         metrics["kl"] = _token_mean(penalty.detach(), mask)
@@ -209,4 +209,5 @@ def _valid_logps(name: str, logps: Tensor, mask: Tensor) -> Tensor:
 
 
 def _token_mean(x: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, at_least_float32(x), 0).sum() / mask.sum().clamp(min=1)
+    """Mean over the valid tokens of x, which is 0 at the others."""
+    return at_least_float32(x).sum() / mask.sum().clamp(min=1)

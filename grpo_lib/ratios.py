@@ -81,12 +81,10 @@ def importance_ratio(
 def masked_log_ratio(logps: Tensor, other_logps: Tensor, mask: Tensor, level: Level = "token") -> Tensor:
     """logps − other_logps at valid positions and 0 elsewhere, in float32 or wider; at level "sequence" the answer's mean.
 
-    The mask selects before the difference is formed, so that NaN or ±inf at a masked position reaches neither the value nor
+    The mask selects before anything is exponentiated, so that NaN or ±inf at a masked position reaches neither the value nor
     the gradient.
     """
-    log_ratio = torch.where(mask, at_least_float32(logps), 0) - torch.where(
-        mask, at_least_float32(other_logps), 0
-    )
+    log_ratio = torch.where(mask, at_least_float32(logps) - at_least_float32(other_logps), 0)
     if level == "token":
         return log_ratio
     length = mask.sum(dim=1, keepdim=True).clamp(min=1)

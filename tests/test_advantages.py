@@ -207,6 +207,15 @@ def test_equal_scores_next_to_a_live_group_give_exactly_zero():
         assert a[1, -1] > 0
 
 
+@pytest.mark.parametrize("baseline", ["batch", "none"])
+def test_a_standard_deviation_of_zero_gives_zero_whatever_the_baseline(baseline):
+    a = group_advantages(rewards64([1, 1], [5, 5], [1, 2]), baseline=baseline, scale="group", eps=0)
+    assert torch.equal(a[:2], torch.zeros(2, 2, dtype=F64)) and a[2].all()
+    equal = rewards64([3, 3], [3, 3])
+    for scale in ("batch", "batch-residual"):
+        assert not group_advantages(equal, baseline=baseline, scale=scale, eps=0).any()
+
+
 def test_equal_scores_near_the_largest_number_give_exactly_zero():
     assert torch.equal(group_advantages(torch.full((2, 5), 1.7e308, dtype=F64)), torch.zeros(2, 5, dtype=F64))
 

@@ -193,6 +193,18 @@ def test_token_mean_over_two_processes():
     assert mean_over_ranks.item() == 0.75
 
 
+def test_a_normalizer_below_one_divides_too():
+    """A share of the global count, as where the mean over processes is undone beforehand."""
+    for mode in AGGREGATIONS:
+        values = torch.zeros(2, 2, requires_grad=True)
+        parts = [
+            aggregate(values, torch.tensor([[1, 0], [0, 0]]), mode, normalizer=n, max_completion_length=2)
+            for n in (1, 0.25)
+        ]
+        one, quarter = (torch.autograd.grad(part, values)[0] for part in parts)
+        assert one.any() and torch.equal(quarter, 4 * one)
+
+
 @pytest.mark.parametrize("normalizer", [4, 4.0, torch.tensor(4), torch.tensor([4.0])])
 def test_a_normalizer_may_be_a_number_or_a_tensor_of_one(normalizer):
     for mode in AGGREGATIONS:

@@ -144,6 +144,12 @@ def test_reinforce_plus_plus_normalises_returns_over_the_valid_tokens_of_the_bat
         assert advantages[i].tolist() == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
+def test_returns_are_discounted_when_asked_to_be():
+    row = algorithm("reinforce_plus_plus", gamma=0.5, baseline="none", scale="none")
+    returns = row.advantages(tensor(8, 4), per_token_kl=torch.zeros(2, 3), completion_mask=torch.ones(2, 3))
+    assert torch.equal(returns, tensor([2, 4, 8], [1, 2, 4]))
+
+
 # Relations between rows
 
 

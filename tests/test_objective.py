@@ -341,6 +341,21 @@ def test_masked_positions_reach_neither_loss_nor_gradient_nor_metrics(garbage, s
         assert clean[2] == poisoned[2]
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("surrogate", ["clip", "cispo"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_masked_positions_make_no_nan_inside_the_backward_pass(surrogate, level, garbage):
+    new, old, ref, advantages, mask = random_batch(0)
+    new, old, ref, advantages = (
+        torch.where(mask, x, garbage) for x in (new, old, ref, advantages.unsqueeze(1).expand(4, 4))
+    )
+    objective = Objective(beta=0.1, surrogate=surrogate, importance_sampling_level=level)
+    with torch.autograd.detect_anomaly():
+        _, gradient, _ = loss_and_gradient(new, advantages, mask, old, ref, objective=objective)
+    assert torch.isfinite(gradient).all()
+
+
 @pytest.mark.parametrize("advantage, loss, gradient", [(1.0, -1, [-1.0, 0]), (-1.0, 1, [1.0, 0])])
 def test_a_huge_ratio_behind_the_mask_does_not_poison_the_gradient(advantage, loss, gradient):
     found, slopes, _ = loss_and_gradient(

@@ -170,12 +170,12 @@ def visit(browser: Browser, base: str, page: str, color_scheme: str, javascript:
 
 
 def unset_formulas(page: Page) -> list[str]:
-    """Formulas that MathJax left as source, and those that it could not read."""
+    """Formulas that MathJax left as source, could not read, or set with an unknown command in red."""
     return page.evaluate(
         """() => [
           ...[...document.querySelectorAll(".math")].filter((e) => !e.querySelector("mjx-container")),
-          ...document.querySelectorAll("mjx-merror, [data-mjx-error]"),
-        ].map((e) => e.textContent)"""
+          ...document.querySelectorAll("mjx-merror, [data-mjx-error], mjx-mtext[style*='color: red']"),
+        ].map((e) => (e.closest("mjx-container") ?? e).textContent)"""
     )
 
 
