@@ -68,7 +68,7 @@ site: install  ## Build the site; any warning is an error
 	$(VENV)/bin/$(BUILD) -W -n --keep-going
 
 browser: site  ## Build the site and test its pages in a browser
-	$(PYTEST) -n $(JOBS) tests/book/test_site.py
+	$(PYTEST) -n $(JOBS) tests/book/test_site.py tests/show/test_widget_browser.py
 
 execute: install  ## Run the notebooks anew and store their outputs
 	$(VENV)/bin/python tools/notebooks.py execute

@@ -68,7 +68,7 @@ def group_advantages(
         ValueError: wrong shape, a size that K does not divide, a group of one where the baseline needs two, NaN or
             infinite rewards in valid rows, rewards so large that they overflow, an unknown mode, a negative eps.
 
-    Source: DeepSeekMath (2024), section 4.1.2, which writes only "std"; the population form is the note's.
+    Source: DeepSeekMath (2024), section 4.1.2, which writes only "std"; the population form is this book's choice.
     Leave-one-out: Kool et al. (2019). Statistics are computed in float64.
 
     Chapter: objective/group-advantage, equation adv-standardised.

@@ -122,7 +122,7 @@ def grpo_loss(
         normalizer: the global count for micro-batches and processes; see :func:`grpo_lib.aggregate`.
 
     Returns:
-        ``LossOutput(loss, metrics)``. Metrics: ``clip_ratio/low_mean``, ``clip_ratio/high_mean``, ``clip_ratio/region_mean``
+        ``LossOutput(loss, metrics)``. The metrics are ``clip_ratio/low_mean``, ``clip_ratio/high_mean``, ``clip_ratio/region_mean``
         (for CISPO ``cispo_clip_ratio``), ``kl`` if a reference is given, ``log_ratio_capped`` (share of tokens
         whose ratio, or k3, is held at ``LOG_RATIO_CAP``), each a mean over valid tokens; ``num_tokens`` and ``num_completions`` (with a valid token) to
         combine them over micro-batches.

@@ -1,14 +1,8 @@
-"""The built site (make site) as a reader gets it: links and figures, then every page in a browser without a network.
-
-The browser is $CHROMIUM, else chromium or google-chrome on the path. Without one the browser tests are skipped and say so;
-REQUIRE_BROWSER=1 makes that a failure.
-"""
+"""The built site (make site) as a reader gets it: links and figures, then every page in a browser without a network."""
 
 import functools
 import http.server
-import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 import yaml
 from bs4 import BeautifulSoup
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Route
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "_build/html"
@@ -27,7 +21,6 @@ PAGES = [f"{TOC['root']}.html"] + [
     f"{chapter['file']}.html" for part in TOC["parts"] for chapter in part["chapters"]
 ]
 GENERATED = {"genindex.html", "search.html"}
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 pytestmark = pytest.mark.skipif(
     not (SITE / "index.html").exists(),
@@ -86,22 +79,6 @@ def test_no_markup_is_left_raw(page: str) -> None:
 
 
 # In a browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if executable is None:
-        (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(
-            "no browser, so no page was opened: formulas, scripts, dark mode, narrow screens and requests that leave the site "
-            f"are not tested. Install one of {', '.join(BROWSERS)}, or set CHROMIUM to the path of one."
-        )
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=executable, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,7 @@ def test_any_leading_shape(shape):
     (torch.zeros(2, 5), torch.tensor([True, False]), 1.0, "token_ids must be an integer tensor, got torch.bool"),
     (torch.zeros(2, 5), [0, 1], 1.0, "token_ids must be a torch.Tensor, got list"),
     (torch.zeros(2, 5), torch.tensor([0, -100]), 1.0, "token_ids hold -100.*0 to 4.*padding"),
+    (torch.zeros(2, 5), torch.tensor([0, -1]), 1.0, "token_ids hold -1.*0 to 4"),
     (torch.zeros(2, 5), torch.tensor([5, 0]), 1.0, "token_ids hold 5.*0 to 4"),
     (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), 0.0, "temperature must be > 0 and finite, got 0.0"),
     (torch.zeros(2, 5), torch.zeros(2, dtype=torch.int64), -1.0, "temperature must be > 0 and finite, got -1.0"),
