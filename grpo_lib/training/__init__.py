@@ -1,24 +1,15 @@
 """From a language model to a trained one: models, tasks, rewards, sampling, log-probabilities, the trainer, evaluation.
 
-What needs transformers is imported when it is first used: masks, log-probabilities, rewards and tasks do without.
+transformers and tqdm are imported when they are first needed: masks, log-probabilities, rewards and tasks do without.
 """
 
-import importlib
-from typing import Any
-
+from grpo_lib.training.evaluation import Rate, evaluate
 from grpo_lib.training.logprobs import completion_logprobs, disable_dropout, token_logprobs
+from grpo_lib.training.models import load_model, small_llama
 from grpo_lib.training.rewards import exact_match, integer_format, last_number, number_match, random_reward
 from grpo_lib.training.rollout import Rollout, completion_mask, sample_completions
 from grpo_lib.training.tasks import Task, load_rows, load_task
-
-_LATER = {
-    "GRPOConfig": "trainer",
-    "GRPOTrainer": "trainer",
-    "Rate": "evaluation",
-    "evaluate": "evaluation",
-    "load_model": "models",
-    "small_llama": "models",
-}
+from grpo_lib.training.trainer import GRPOConfig, GRPOTrainer
 
 __all__ = [
     "GRPOConfig",
@@ -42,9 +33,3 @@ __all__ = [
     "small_llama",
     "token_logprobs",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import torch
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
 
 from grpo_lib._validate import require_count
 from grpo_lib.training.rewards import RewardFunction, score
@@ -62,8 +62,8 @@ def clustered(shares: Sequence[float], seed: int = 0) -> Rate:
 
 
 def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: nn.Module,
+    tokenizer: Any,
     rows: Sequence[Row],
     correct: RewardFunction | dict[str, RewardFunction],
     *,
@@ -97,6 +97,8 @@ def evaluate(
 
     Chapter: practice/fine-tune.
     """
+    from tqdm.auto import tqdm
+
     require_count("num_samples", num_samples)
     require_count("batch_size", batch_size)
     if len(rows) == 0:

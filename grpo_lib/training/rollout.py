@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from grpo_lib._validate import require_count, require_integer, require_ndim
 from grpo_lib.training import logprobs
+from grpo_lib.training.models import end_token_ids
 
 Prompt = str | list[dict[str, str]]
 """A text as it is, or a chat: messages with the keys ``role`` and ``content``."""
@@ -78,8 +79,6 @@ def sample_completions(
 
     Chapter: practice/fine-tune.
     """
-    from grpo_lib.training.models import end_token_ids
-
     require_count("num_generations", num_generations)
     require_count("max_completion_length", max_completion_length)
     if not 0 < temperature < float("inf"):

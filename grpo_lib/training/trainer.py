@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from torch import Tensor, nn
 
 from grpo_lib._validate import require_count
 from grpo_lib.advantages import group_advantages
@@ -139,13 +137,13 @@ class GRPOTrainer:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: nn.Module,
         reward_funcs: RewardFunction | Sequence[RewardFunction],
         args: GRPOConfig | None = None,
         *,
         train_dataset: str | Path | Iterable[Mapping[str, Any]],
         eval_dataset: str | Path | Iterable[Mapping[str, Any]] | None = None,
-        processing_class: PreTrainedTokenizerBase,
+        processing_class: Any,
     ) -> None:
         self.model, self.tokenizer, self.args = model, processing_class, args or GRPOConfig()
         self.reward_funcs = list(reward_funcs) if isinstance(reward_funcs, Sequence) else [reward_funcs]
@@ -193,6 +191,8 @@ class GRPOTrainer:
         Returns:
             The metrics of each step, by TRL's names (also in ``log_history``): a table that plots as it is.
         """
+        from tqdm.auto import tqdm
+
         if progress:
             print(describe(self.args))
         with tqdm(total=self.args.max_steps, initial=len(self.log_history), disable=not progress) as bar:
@@ -304,14 +304,14 @@ class GRPOTrainer:
         return rewards.to(self.model.device), valid.to(self.model.device), metrics
 
     @torch.no_grad()
-    def _frozen_logps(self, model: PreTrainedModel, rollout: Rollout) -> Tensor:
+    def _frozen_logps(self, model: nn.Module, rollout: Rollout) -> Tensor:
         parts = [
             self._logps(model, rollout, questions)
             for questions in self._micro_batches(len(rollout.prompt_ids))
         ]
         return torch.cat(parts)
 
-    def _logps(self, model: PreTrainedModel, rollout: Rollout, questions: Tensor) -> Tensor:
+    def _logps(self, model: nn.Module, rollout: Rollout, questions: Tensor) -> Tensor:
         answers = self._answers(questions)
         with self._autocast():
             return completion_logprobs(
