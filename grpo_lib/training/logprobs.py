@@ -283,8 +283,7 @@ class Decoder:
             if num_generations > 1:
                 self.cache.batch_repeat_interleave(num_generations)
         else:
-            self.ids = prompt_ids
-            first = self._read_all(prompt_mask)
+            first = _read_all(model, prompt_ids, prompt_mask, 1)
             self.ids = prompt_ids.repeat_interleave(num_generations, dim=0)
         self.first = first[:, -1].repeat_interleave(num_generations, dim=0)
 
@@ -293,7 +292,7 @@ class Decoder:
         self.mask = torch.cat([self.mask[going], torch.ones_like(token, dtype=torch.bool)[:, None]], dim=1)
         if self.cache is None:
             self.ids = torch.cat([self.ids[going], token[:, None]], dim=1)
-            return self._read_all(self.mask)[:, -1]
+            return _read_all(self.model, self.ids, self.mask, 1)[:, -1]
         if not going.all():
             self.cache.batch_select_indices(going.nonzero()[:, 0])
         return self.model(
@@ -303,16 +302,6 @@ class Decoder:
             use_cache=True,
             **{cache_keyword(self.model): self.cache},
         ).logits[:, -1]
-
-    def _read_all(self, mask: Tensor) -> Tensor:
-        arguments = {"position_ids": positions(mask)} if "position_ids" in _parameters(self.model) else {}
-        return self.model(
-            input_ids=self.ids,
-            attention_mask=mask.long(),
-            use_cache=False,
-            **arguments,
-            **_last(self.model, 1),
-        ).logits
 
 
 def _plain_logits(
@@ -327,11 +316,15 @@ def _plain_logits(
     ids = torch.cat([prompt_ids.repeat_interleave(num_generations, dim=0), completion_ids], dim=1)
     both = torch.cat([prompt_mask.repeat_interleave(num_generations, dim=0), mask], dim=1)
     length = completion_ids.shape[1]
-    arguments = {"position_ids": positions(both)} if "position_ids" in _parameters(model) else {}
-    logits = model(
-        input_ids=ids, attention_mask=both.long(), use_cache=False, **arguments, **_last(model, length + 1)
+    return _read_all(model, ids, both, length + 1)[:, -length - 1 : -1]
+
+
+def _read_all(model: nn.Module, ids: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Logits of a plain forward pass, at the last count positions at least."""
+    arguments = {"position_ids": positions(mask)} if "position_ids" in _parameters(model) else {}
+    return model(
+        input_ids=ids, attention_mask=mask.long(), use_cache=False, **arguments, **_last(model, count)
     ).logits
-    return logits[:, -length - 1 : -1]
 
 
 def _last(model: nn.Module, count: int) -> dict[str, int]:
