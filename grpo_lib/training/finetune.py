@@ -40,7 +40,7 @@ def settings(device: str) -> GRPOConfig:
         prompts_per_step=8,
         num_generations=8,
         max_completion_length=6,
-        max_steps=120,
+        max_steps=80,
         learning_rate=1e-5,
     )
     if device == "cuda":
@@ -170,9 +170,7 @@ def main() -> None:
     parser.add_argument(
         "--rewards", nargs="+", default=list(REWARDS), choices=list(REWARDS), help="which runs"
     )
-    parser.add_argument(
-        "--steps", type=int, help="steps of the run on right answers; the controls take a third"
-    )
+    parser.add_argument("--steps", type=int, help="steps of the run on right answers; the controls take half")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = settings(device)
@@ -180,7 +178,7 @@ def main() -> None:
         config = replace(config, max_steps=arguments.steps)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for reward in arguments.rewards:
-        run = config if reward == "answer" else replace(config, max_steps=max(1, config.max_steps // 3))
+        run = config if reward == "answer" else replace(config, max_steps=max(1, config.max_steps // 2))
         result = finetune(reward, run, load_task("addition"), device=device)
         path = arguments.folder / f"{reward}.json"
         path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
