@@ -8,6 +8,7 @@ from grpo_lib.training.logprobs import completion_logprobs, disable_dropout, tok
 from grpo_lib.training.models import load_model, small_llama
 from grpo_lib.training.rewards import exact_match, integer_format, last_number, number_match, random_reward
 from grpo_lib.training.rollout import Rollout, completion_mask, sample_completions
+from grpo_lib.training.supervised import train_on_answers
 from grpo_lib.training.tasks import Task, load_rows, load_task
 from grpo_lib.training.trainer import GRPOConfig, GRPOTrainer
 
@@ -32,4 +33,5 @@ __all__ = [
     "sample_completions",
     "small_llama",
     "token_logprobs",
+    "train_on_answers",
 ]

@@ -5,18 +5,15 @@ python -m grpo_lib.training.finetune FOLDER     runs all three and writes one JS
 
 import argparse
 import json
-import platform
-import resource
-import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from grpo_lib.training.evaluation import evaluate
+from grpo_lib.training.manifest import machine, peak_memory_gb
 from grpo_lib.training.models import load_model
 from grpo_lib.training.rewards import RewardFunction, exact_match, integer_format, random_reward
 from grpo_lib.training.rollout import sample_completions
@@ -127,39 +124,10 @@ def finetune(
             "held_out_questions": len(task.eval),
             "config": asdict(config),
             "training_seconds": round(seconds, 1),
-            "peak_memory_gb": round(_peak_memory_gb(device), 2),
-            "device": torch.cuda.get_device_name()
-            if device == "cuda"
-            else f"CPU, {torch.get_num_threads()} threads",
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
-            "commit": _commit(),
+            "peak_memory_gb": round(peak_memory_gb(device), 2),
+            **machine(device),
         },
     }
-
-
-def _peak_memory_gb(device: str) -> float:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def _commit() -> str:
-    """The commit that is checked out, with a + if files differ from it; empty outside a repository."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return found.stdout.strip()
 
 
 def main() -> None:
