@@ -15,7 +15,7 @@ import torch
 from grpo_lib.training.evaluation import evaluate
 from grpo_lib.training.manifest import machine, peak_memory_gb
 from grpo_lib.training.models import load_model
-from grpo_lib.training.rewards import RewardFunction, exact_match, integer_format, random_reward
+from grpo_lib.training.rewards import RewardFunction, exact_match, integer_format, last_text, random_reward
 from grpo_lib.training.rollout import sample_completions
 from grpo_lib.training.tasks import Task, load_task
 from grpo_lib.training.trainer import GRPOConfig, GRPOTrainer
@@ -113,7 +113,7 @@ def finetune(
         "after": after,
         "history": history,
         "samples": [
-            {"question": row["prompt"][-1]["content"], "answer": row["answer"], "before": b, "after": a}
+            {"question": last_text(row["prompt"]), "answer": row["answer"], "before": b, "after": a}
             for row, b, a in zip(task.eval[:8], first, last, strict=True)
         ],
         "manifest": {
