@@ -1,6 +1,6 @@
-"""The run of the chapter "Fine-tuning a real model": SmolLM2 learns sums, with two controls.
+"""The run of the chapter "Fine-tuning a real model": SmolLM2 learns sums, with controls.
 
-python -m grpo_lib.training.finetune FOLDER     runs all three and writes one JSON file each (make finetune)
+python -m grpo_lib.training.finetune FOLDER     runs all and writes one JSON file each (make finetune)
 """
 
 import argparse
@@ -20,12 +20,15 @@ from grpo_lib.training.rollout import sample_completions
 from grpo_lib.training.tasks import Task, load_task
 from grpo_lib.training.trainer import GRPOConfig, GRPOTrainer
 
-REWARDS: dict[str, RewardFunction] = {
-    "answer": exact_match,
-    "random": random_reward(0.5),
-    "format": integer_format,
+RUNS: dict[str, tuple[RewardFunction, int]] = {
+    "answer": (exact_match, 0),
+    "random-0": (random_reward(0.5, seed=0), 0),
+    "random-1": (random_reward(0.5, seed=1), 1),
+    "random-2": (random_reward(0.5, seed=2), 2),
+    "format": (integer_format, 0),
 }
-"""What is rewarded, by the name of the run: the right answer, and for the two controls nothing and the format alone."""
+"""What is rewarded, and the seed, by the name of the run: the right answer, and for the controls nothing (three coins) and the
+format alone."""
 
 
 def settings(device: str) -> GRPOConfig:
@@ -37,17 +40,17 @@ def settings(device: str) -> GRPOConfig:
         prompts_per_step=8,
         num_generations=8,
         max_completion_length=6,
-        max_steps=80,
+        max_steps=160,
         learning_rate=1e-5,
     )
     if device == "cuda":
         bf16 = torch.cuda.get_device_capability() >= (8, 0)
-        config = replace(config, prompts_per_step=32, num_generations=16, max_steps=150, bf16=bf16)
+        config = replace(config, prompts_per_step=32, num_generations=16, bf16=bf16)
     return config
 
 
 def finetune(
-    reward: str,
+    name: str,
     config: GRPOConfig,
     task: Task,
     *,
@@ -56,10 +59,10 @@ def finetune(
     num_samples: int = 8,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Train a model on a task by one of :data:`REWARDS`, with evaluations before and after.
+    """Train a model on a task by one reward of :data:`RUNS`, with evaluations before and after.
 
     Args:
-        reward: ``"answer"``, ``"random"`` or ``"format"``.
+        name: key of :data:`RUNS`; its seed takes the place of the settings'.
         config: settings of the run.
         task: questions; the held-out ones are for the evaluations alone.
         model_name: see :func:`grpo_lib.training.load_model`.
@@ -72,12 +75,14 @@ def finetune(
         strict and a lenient reading), ``samples`` (questions with a greedy answer before and after) and ``manifest``.
 
     Raises:
-        ValueError: an unknown reward.
+        ValueError: an unknown name.
 
     Chapter: practice/fine-tune.
     """
-    if reward not in REWARDS:
-        raise ValueError(f"reward={reward!r} is unknown: choose one of {', '.join(REWARDS)}.")
+    if name not in RUNS:
+        raise ValueError(f"run {name!r} is unknown: choose one of {', '.join(RUNS)}.")
+    reward, seed = RUNS[name]
+    config = replace(config, seed=seed)
     model, tokenizer = load_model(model_name, device=device)
     length = config.max_completion_length
 
@@ -101,9 +106,7 @@ def finetune(
         ).texts
 
     before, first = rates(), answers()
-    trainer = GRPOTrainer(
-        model, REWARDS[reward], config, train_dataset=task.train, processing_class=tokenizer
-    )
+    trainer = GRPOTrainer(model, reward, config, train_dataset=task.train, processing_class=tokenizer)
     started = time.perf_counter()
     history = trainer.train(progress=progress)
     seconds = time.perf_counter() - started
@@ -117,7 +120,7 @@ def finetune(
             for row, b, a in zip(task.eval[:8], first, last, strict=True)
         ],
         "manifest": {
-            "reward": reward,
+            "run": name,
             "model": model_name,
             "task": task.name,
             "train_questions": len(task.train),
@@ -135,20 +138,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where the results go, one JSON file a run")
-    parser.add_argument(
-        "--rewards", nargs="+", default=list(REWARDS), choices=list(REWARDS), help="which runs"
-    )
-    parser.add_argument("--steps", type=int, help="steps of the run on right answers; the controls take half")
+    parser.add_argument("--runs", nargs="+", default=list(RUNS), choices=list(RUNS), help="which of them")
+    parser.add_argument("--steps", type=int, help="steps of the run on right answers; the controls take a quarter")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = settings(device)
     if arguments.steps:
         config = replace(config, max_steps=arguments.steps)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    for reward in arguments.rewards:
-        run = config if reward == "answer" else replace(config, max_steps=max(1, config.max_steps // 2))
-        result = finetune(reward, run, load_task("addition"), device=device)
-        path = arguments.folder / f"{reward}.json"
+    for name in arguments.runs:
+        run = config if name == "answer" else replace(config, max_steps=max(1, config.max_steps // 4))
+        result = finetune(name, run, load_task("addition"), device=device)
+        path = arguments.folder / f"{name}.json"
         path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(
             f"{path}: sampled, strict {result['before']['strict/sampled']['value']:.2f} → {result['after']['strict/sampled']['value']:.2f}"

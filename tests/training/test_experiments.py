@@ -36,10 +36,11 @@ def test_fine_tuning_writes_a_file_for_each_reward(small_model, monkeypatch, tmp
     monkeypatch.setattr(finetune, "settings", lambda device: GRPOConfig(prompts_per_step=2, max_steps=9))
     run(finetune, monkeypatch, tmp_path, "--steps", 4)
     found = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
-    assert found.keys() == {"answer", "random", "format"}
-    assert [len(found[name]["history"]) for name in ("answer", "random", "format")] == [4, 2, 2]
+    assert found.keys() == finetune.RUNS.keys()
+    assert [len(found[name]["history"]) for name in finetune.RUNS] == [4, 1, 1, 1, 1]
+    assert [found[name]["manifest"]["config"]["seed"] for name in finetune.RUNS] == [0, 0, 1, 2, 0]
     for name, result in found.items():
-        assert result["manifest"]["reward"] == name
+        assert result["manifest"]["run"] == name
         assert result["manifest"]["held_out_questions"] == 4
         assert result["manifest"]["versions"]["torch"] == torch.__version__
         assert result["before"].keys() == result["after"].keys()
@@ -48,7 +49,7 @@ def test_fine_tuning_writes_a_file_for_each_reward(small_model, monkeypatch, tmp
 
 
 def test_an_unknown_reward_is_refused():
-    with pytest.raises(ValueError, match="choose one of answer, random, format"):
+    with pytest.raises(ValueError, match="choose one of answer, random-0"):
         finetune.finetune("luck", GRPOConfig(), load_task("addition"))
 
 
