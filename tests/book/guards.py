@@ -320,6 +320,48 @@ def no_swallowed_checks(page: Page) -> list[str]:
     return problems
 
 
+def no_empty_checks(page: Page) -> list[str]:
+    """A check whose two sides are written constants, or the same expression, cannot fail."""
+    problems = []
+    for n, cell in enumerate(page.code_cells, start=1):
+        try:
+            tree = ast.parse(re.sub(r"^\s*[%!].*$", "pass", cell.source, flags=re.MULTILINE))
+        except SyntaxError:
+            continue
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if not (isinstance(call.func, ast.Name) and call.func.id == "check"):
+                continue
+            given = dict(zip(("id", "left", "right"), call.args, strict=False))
+            given |= {word.arg: word.value for word in call.keywords if word.arg in ("left", "right")}
+            left, right = given.get("left"), given.get("right", ast.Constant(True))
+            if left is None:
+                problems.append(f"code cell {n} has a check without a left side")
+            elif ast.dump(left) == ast.dump(right):
+                problems.append(f"code cell {n} checks {ast.unparse(left)} against itself")
+            elif not _has_names(left) and not _has_names(right):
+                problems.append(
+                    f"code cell {n} checks the constants {ast.unparse(left)} and {ast.unparse(right)}"
+                )
+    return problems
+
+
+def _has_names(node: ast.expr) -> bool:
+    """Whether an expression reads anything; constructors of exact numbers do not count."""
+    constructors = {
+        "Fraction",
+        "Rational",
+        "Integer",
+        "float",
+        "int",
+        "list",
+        "tuple",
+        "sympy",
+        "torch",
+        "tensor",
+    }
+    return any(isinstance(part, ast.Name) and part.id not in constructors for part in ast.walk(node))
+
+
 def ledger_is_consistent(claims: list[Claim], chapters: list[str]) -> list[str]:
     """The entries of claims.yml: fields, kinds, verdicts, prefixes, one slug and one source each."""
     problems = []
@@ -489,6 +531,7 @@ PAGE_GUARDS: list[Callable[[Page], list[str]]] = [
     checks_are_claims,
     claims_are_checked,
     no_swallowed_checks,
+    no_empty_checks,
     decimals_shown,
     claim_decimals_shown,
 ]

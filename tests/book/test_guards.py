@@ -198,6 +198,17 @@ BAD = {
         set_source("try:\n    check('x-a', 1)\nexcept E: pass"),
         "1",
     ),
+    "check of constants": (
+        guards.no_empty_checks,
+        set_source("check('x-a', Fraction(1, 4), 1 / 4)"),
+        "constants",
+    ),
+    "check of a thing with itself": (
+        guards.no_empty_checks,
+        set_source("check('x-a', a, right=a)"),
+        "itself",
+    ),
+    "check of True": (guards.no_empty_checks, set_source("check('x-a', True)"), "itself"),
     "decimal": (guards.decimals_shown, add_markdown("It is 0.51."), "0.51"),
     "decimal in code style": (guards.decimals_shown, add_markdown("It is `0.51`."), "0.51"),
     "decimal in a caption": (
