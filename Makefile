@@ -24,10 +24,10 @@ export PYTHONHASHSEED := 0
 BUILD := jupyter-book build book --config $(CURDIR)/_config.yml --toc $(CURDIR)/_toc.yml --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune wrong-formulas execute lock clean
+.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune from-scratch wrong-formulas execute lock clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "TORCH=cpu takes PyTorch's CPU wheels; PYTHON=... chooses the Python (3.11 or newer); JOBS=... the test workers."
 
@@ -70,8 +70,12 @@ site: install  ## Build the site; any warning is an error
 browser: site  ## Build the site and test its pages in a browser
 	$(PYTEST) -n $(JOBS) tests/book/test_site.py tests/show/test_widget_browser.py
 
-finetune: install  ## Train SmolLM2 and its two controls anew, and store the results (20 minutes on two quiet cores)
+finetune: install  ## Train SmolLM2 and its controls anew, and store the results (half an hour on two quiet cores)
 	env -u OMP_NUM_THREADS $(VENV)/bin/python -m grpo_lib.training.finetune book/practice/results
+	$(VENV)/bin/python tools/learning_curve.py
+
+from-scratch: install  ## Train the small model with twenty seeds anew, and store the results (half an hour on one core)
+	$(VENV)/bin/python -m grpo_lib.training.from_scratch book/practice/results/small-model.json
 
 wrong-formulas: install  ## Break the library in known ways, and store which checks of the book notice
 	$(VENV)/bin/python tools/wrong_formulas.py

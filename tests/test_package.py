@@ -87,12 +87,35 @@ def test_one_version_everywhere() -> None:
     assert PROJECT["version"] == grpo_lib.__version__ == citation["version"] == latest
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CORE, TRAINING = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
 def test_the_readme_prints_what_it_says() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    (expected,) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
-    assert len(code.splitlines()) <= 11
+    (expected,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    assert len(CORE.splitlines()) <= 11
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(CORE, "README.md", "exec"), {})
     assert printed.getvalue() == expected
+
+
+@pytest.mark.filterwarnings("ignore:step 1. all answers")
+def test_the_readme_trains_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoModelForCausalLM
+
+    assert len(TRAINING.splitlines()) <= 10
+    (steps,) = re.findall(r"max_steps=(\d+)", TRAINING)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(compile(TRAINING.replace(f"max_steps={steps}", "max_steps=1"), "README.md", "exec"), names)
+    trained = AutoModelForCausalLM.from_pretrained("trained").state_dict()
+    assert all(value.equal(trained[name]) for name, value in names["model"].state_dict().items())  # type: ignore[attr-defined]
+
+
+def test_the_readme_trains_as_the_stored_run_did() -> None:
+    from grpo_lib.training import GRPOConfig
+    from grpo_lib.training.finetune import settings
+
+    (call,) = re.findall(r"GRPOConfig\(.*?\)", TRAINING)
+    assert eval(call, {"GRPOConfig": GRPOConfig}) == settings("cpu")

@@ -139,7 +139,9 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="where the results go, one JSON file a run")
     parser.add_argument("--runs", nargs="+", default=list(RUNS), choices=list(RUNS), help="which of them")
-    parser.add_argument("--steps", type=int, help="steps of the run on right answers; the controls take a quarter")
+    parser.add_argument(
+        "--steps", type=int, help="steps of the run on right answers; the controls take a quarter"
+    )
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = settings(device)

@@ -91,11 +91,8 @@ def main() -> None:
         model, tokenizer, task = start(seed, progress=False)
         for name in ALGORITHMS:
             result = improve(model, tokenizer, task, settings(name, seed), progress=False)
-            history = [
-                {key: round(row[key], 4) for key in ("reward", "frac_reward_zero_std", "entropy")}
-                for row in result.pop("history")
-            ]
-            runs.append({"algorithm": name, "seed": seed, **result, "history": history})
+            reward = [round(row["reward"], 4) for row in result.pop("history")]
+            runs.append({"algorithm": name, "seed": seed, **result, "reward": reward})
         text = json.dumps({"manifest": made, "runs": runs})
         arguments.file.write_text(text + "\n", encoding="utf-8")
 

@@ -82,4 +82,4 @@ def test_three_algorithms_start_from_the_same_model(monkeypatch, tmp_path):
     for seed in (0, 1):
         starts = [r["before"] for r in runs if r["seed"] == seed]
         assert starts[0] == starts[1] == starts[2]
-    assert all(len(r["history"]) == 2 for r in runs)
+    assert all(len(r["reward"]) == 2 for r in runs)
