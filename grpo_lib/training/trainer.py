@@ -1,11 +1,17 @@
 """The training loop: Algorithm 1 of DeepSeekMath, one step at a time."""
 
 import copy
+import hashlib
+import json
 import math
 import random
+import signal
+import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +23,7 @@ from grpo_lib._validate import require_count
 from grpo_lib.advantages import group_advantages
 from grpo_lib.algorithms import Algorithm, algorithm
 from grpo_lib.objective import Objective, grpo_loss
+from grpo_lib.training import checkpoint
 from grpo_lib.training.evaluation import evaluate
 from grpo_lib.training.logprobs import completion_logprobs, disable_dropout
 from grpo_lib.training.rewards import RewardFunction, function_name, last_text, score
@@ -42,12 +49,17 @@ class GRPOConfig:
         micro_batch_size: answers in one forward and backward pass, a multiple of num_generations; all at once if None.
         max_steps: steps, each with new answers.
         learning_rate, weight_decay, max_grad_norm: of AdamW and the clipping of its gradient.
+        lr_scheduler_type, warmup_steps: how the learning rate changes over the updates, by transformers' names: ``"constant"``
+            (after the warm-up), ``"linear"``, ``"cosine"``, …
         mask_truncated_completions: leave answers that were cut off out of the loss.
         reward_weights: weight of each reward function; all 1 if None.
         eval_steps: evaluate on eval_dataset every so many steps; never if None.
         bf16: run the model under bf16 autocast, weights and losses stay float32. An option, not a shortcut: log-probabilities
             change in the second decimal.
         seed: of the order of the questions and of the samples.
+        output_dir: folder of the run, for its checkpoints and its metrics (metrics.jsonl, one line a step); nothing is stored if None.
+        save_steps: take a checkpoint every so many steps; with output_dir, one is taken at the end and after Ctrl-C in any case.
+        save_total_limit: checkpoints that are kept, the last ones.
     """
 
     algorithm: str = "grpo"
@@ -71,11 +83,16 @@ class GRPOConfig:
     learning_rate: float = 1e-5
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
+    lr_scheduler_type: str = "constant"
+    warmup_steps: int = 0
     mask_truncated_completions: bool = False
     reward_weights: tuple[float, ...] | None = None
     eval_steps: int | None = None
     bf16: bool = False
     seed: int = 0
+    output_dir: str | None = None
+    save_steps: int | None = None
+    save_total_limit: int = 2
 
     def __post_init__(self) -> None:
         for name in (
@@ -84,6 +101,7 @@ class GRPOConfig:
             "max_completion_length",
             "num_iterations",
             "max_steps",
+            "save_total_limit",
         ):
             require_count(name, getattr(self, name))
         if self.num_generations < 2:
@@ -97,8 +115,15 @@ class GRPOConfig:
                 f"micro_batch_size={self.micro_batch_size} is no multiple of num_generations={self.num_generations}: a "
                 f"micro-batch holds whole groups, which share their prompt."
             )
-        if self.eval_steps is not None:
-            require_count("eval_steps", self.eval_steps)
+        for name in ("eval_steps", "save_steps"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        if self.save_steps is not None and self.output_dir is None:
+            raise ValueError(
+                f"save_steps={self.save_steps} needs output_dir: the folder for the checkpoints."
+            )
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be >= 0, got {self.warmup_steps}.")
         for name in ("learning_rate", "temperature", "max_grad_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be > 0 and finite, got {getattr(self, name)}.")
@@ -176,32 +201,165 @@ class GRPOTrainer:
         self.optimizer = torch.optim.AdamW(
             trainable, lr=self.args.learning_rate, weight_decay=self.args.weight_decay
         )
+        self.scheduler = _scheduler(self.args, self.optimizer)
         self.generator = torch.Generator(model.device).manual_seed(self.args.seed)
         self.order = random.Random(self.args.seed)
         self._upcoming: list[int] = []
         self.log_history: list[dict[str, float]] = []
         self.samples: list[tuple[str, str, float]] = []
 
-    def train(self, *, progress: bool = True) -> list[dict[str, float]]:
+    def train(self, *, progress: bool = True, resume: bool = False) -> list[dict[str, float]]:
         """Run all steps that are left.
+
+        With ``output_dir`` nothing is lost: metrics are appended to metrics.jsonl step by step, checkpoints are taken every
+        ``save_steps`` steps and at the end, and Ctrl-C finishes the running step, takes one, and stops (a second Ctrl-C stops at once).
 
         Args:
             progress: whether to print the objective in use and to show a bar with reward, KL and length.
+            resume: go on from the last checkpoint in ``output_dir``: weights, optimizer, learning rate, step, order of the questions
+                and random numbers of the samples. On a CPU the run goes on bit for bit as if it had not stopped. Give the trainer
+                the model that the run began with: it is also its reference. A reward function with random numbers of its own is not
+                restored. Without a checkpoint the run starts from the beginning.
 
         Returns:
             The metrics of each step, by TRL's names (also in ``log_history``): a table that plots as it is.
+
+        Raises:
+            ValueError: ``output_dir`` holds checkpoints and resume is False, or they are of a run with other settings or questions.
+            KeyboardInterrupt: after Ctrl-C, when the checkpoint has been taken.
         """
         from tqdm.auto import tqdm
 
+        self._open_folder(resume)
         if progress:
             print(describe(self.args))
-        with tqdm(total=self.args.max_steps, initial=len(self.log_history), disable=not progress) as bar:
-            while len(self.log_history) < self.args.max_steps:
+        args, saved = self.args, len(self.log_history)
+        bar = tqdm(total=args.max_steps, initial=saved, disable=not progress)
+        with bar, _deferred_interrupt() as interrupted:
+            while len(self.log_history) < args.max_steps and not interrupted():
                 metrics = self.step()
+                self._append_metrics()
                 bar.update()
                 shown = {"reward": "reward", "kl": "kl", "length": "completions/mean_length"}
                 bar.set_postfix({k: f"{metrics[v]:.3g}" for k, v in shown.items() if v in metrics})
+                done = len(self.log_history)
+                if args.save_steps and done % args.save_steps == 0 and done < args.max_steps:
+                    saved = done if self._try_to_save() else saved
+        if args.output_dir is not None and saved < len(self.log_history):
+            self.save_checkpoint()
+        if interrupted():
+            kept = (
+                "" if args.output_dir is None else f" Saved in {args.output_dir}; train(resume=True) goes on."
+            )
+            raise KeyboardInterrupt(f"stopped after step {len(self.log_history)} of {args.max_steps}.{kept}")
         return self.log_history
+
+    def save_checkpoint(self) -> Path:
+        """Take a checkpoint now: a folder that transformers loads as a model, with what a resumed run needs beside it.
+
+        Returns:
+            The folder, ``output_dir/checkpoint-STEP``.
+
+        Raises:
+            ValueError: no ``output_dir``.
+            OSError: the disk is full, or the folder cannot be written; earlier checkpoints stay.
+        """
+        if self.args.output_dir is None:
+            raise ValueError("there is no output_dir: set it in the settings.")
+        state = {
+            "args": asdict(self.args),
+            "questions": _fingerprint(self.train_rows),
+            "rewards": [function_name(function) for function in self.reward_funcs],
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "generator": self.generator.get_state(),
+            "order": self.order.getstate(),
+            "upcoming": self._upcoming,
+            "log_history": self.log_history,
+        }
+
+        def write(folder: Path) -> None:
+            from safetensors import SafetensorError
+
+            try:
+                self.model.save_pretrained(folder, max_shard_size="1TB")
+                self.tokenizer.save_pretrained(folder)
+                torch.save(state, folder / _STATE)
+            except (
+                RuntimeError,
+                ValueError,
+                SafetensorError,
+            ) as error:  # how some writers say that the disk is full
+                raise OSError(f"the checkpoint could not be written: {error}") from error
+
+        step = len(self.log_history)
+        return checkpoint.write_whole(
+            Path(self.args.output_dir), step, write, keep=self.args.save_total_limit
+        )
+
+    def _try_to_save(self) -> bool:
+        """A checkpoint on the way: a full disk must not end the run."""
+        try:
+            self.save_checkpoint()
+        except OSError as error:
+            warnings.warn(
+                f"no checkpoint was taken at step {len(self.log_history)}, the run goes on: {error}. Earlier checkpoints are kept.",
+                stacklevel=3,
+            )
+            return False
+        return True
+
+    def _open_folder(self, resume: bool) -> None:
+        if self.args.output_dir is None:
+            if resume:
+                raise ValueError("resume=True needs output_dir: the folder of the run.")
+            return
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        last = checkpoint.latest(folder)
+        if not self.log_history:
+            if last is not None and not resume:
+                raise ValueError(
+                    f"{folder} holds {last.name} of an earlier run: pass resume=True to go on, or choose another output_dir."
+                )
+            if last is not None:
+                self._load_checkpoint(last)
+        lines = "".join(map(_line, self.log_history))
+        checkpoint.replace_text(
+            folder / _METRICS, lines
+        )  # without the steps after the checkpoint, which are made again
+
+    def _load_checkpoint(self, folder: Path) -> None:
+        state = torch.load(folder / _STATE, map_location="cpu", weights_only=True)
+        free = {"max_steps", "output_dir", "save_steps", "save_total_limit", "eval_steps"}
+        now = asdict(self.args)
+        if other := {k: v for k, v in state["args"].items() if k not in free and v != now.get(k)}:
+            told = ", ".join(f"{k}={v!r} (now {now.get(k)!r})" for k, v in other.items())
+            raise ValueError(
+                f"{folder} is of a run with other settings: {told}. Resume with the same, or choose another output_dir."
+            )
+        if state["questions"] != _fingerprint(self.train_rows):
+            raise ValueError(
+                f"{folder} is of a run on other questions: give the same train_dataset, or choose another output_dir."
+            )
+        rewards = [function_name(function) for function in self.reward_funcs]
+        if state["rewards"] != rewards:
+            raise ValueError(
+                f"{folder} is of a run with the reward functions {state['rewards']}, now {rewards}: give the same, or choose another "
+                f"output_dir."
+            )
+        _load_weights(self.model, folder)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.generator.set_state(state["generator"])
+        version, numbers, gauss = state["order"]
+        self.order.setstate((version, tuple(numbers), gauss))
+        self._upcoming, self.log_history = state["upcoming"], state["log_history"]
+
+    def _append_metrics(self) -> None:
+        if self.args.output_dir is not None:
+            with (Path(self.args.output_dir) / _METRICS).open("a", encoding="utf-8") as file:
+                file.write(_line(self.log_history[-1]))
 
     def step(self) -> dict[str, float]:
         """One round of Algorithm 1: sample, score, update. Appends its metrics to ``log_history`` and returns them."""
@@ -359,6 +517,7 @@ class GRPOTrainer:
             sums["loss"] = sums.get("loss", 0.0) + loss.item()
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + value.item() * tokens
+        learning_rate = self.scheduler.get_last_lr()[0]
         norm = torch.nn.utils.clip_grad_norm_(
             self.optimizer.param_groups[0]["params"], self.args.max_grad_norm
         )
@@ -368,11 +527,13 @@ class GRPOTrainer:
                 f"Lower the learning rate, or look at the rewards."
             )
         self.optimizer.step()
+        self.scheduler.step()
         tokens = max(1, int(mask.sum()))  # skipped groups are on-policy: they add 0 to every mean
         loss = sums.pop("loss", 0.0)
         return {
             "loss": loss,
             "grad_norm": norm.item(),
+            "learning_rate": learning_rate,
             **{name: value / tokens for name, value in sums.items()},
         }
 
@@ -412,6 +573,65 @@ class GRPOTrainer:
                 f"look at trainer.samples.",
                 stacklevel=3,
             )
+
+
+_STATE = "trainer_state.pt"
+_METRICS = "metrics.jsonl"
+
+
+def _scheduler(args: GRPOConfig, optimizer: torch.optim.Optimizer) -> Any:
+    from transformers import get_scheduler
+
+    name = "constant_with_warmup" if args.lr_scheduler_type == "constant" else args.lr_scheduler_type
+    return get_scheduler(
+        name,
+        optimizer,
+        num_warmup_steps=args.warmup_steps,
+        num_training_steps=args.max_steps * args.num_iterations,
+    )
+
+
+def _load_weights(model: nn.Module, folder: Path) -> None:
+    if hasattr(model, "peft_config"):
+        from peft import load_peft_weights, set_peft_model_state_dict
+
+        set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"))
+    else:
+        from safetensors.torch import load_model
+
+        load_model(model, folder / "model.safetensors")
+
+
+def _fingerprint(rows: list[Row]) -> str:
+    """Tells one list of questions from another."""
+    return hashlib.sha256(json.dumps(rows, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _line(metrics: dict[str, float]) -> str:
+    """A line of JSON, which has no NaN."""
+    return json.dumps({name: None if value != value else value for name, value in metrics.items()}) + "\n"
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C is only noted, so that a step is whole; the second interrupts at once."""
+    noted = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal noted
+        if noted:
+            raise KeyboardInterrupt
+        noted = True
+        print("\nCtrl-C: the running step is finished first; once more to stop at once.", file=sys.stderr)
+
+    if threading.current_thread() is not threading.main_thread():  # signals reach the main thread only
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def describe(args: GRPOConfig) -> str:
