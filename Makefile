@@ -24,7 +24,7 @@ export PYTHONHASHSEED := 0
 BUILD := jupyter-book build book --config $(CURDIR)/_config.yml --toc $(CURDIR)/_toc.yml --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune wrong-formulas execute lock clean
+.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune wrong-formulas mutate execute lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ browser: site  ## Build the site and test its pages in a browser
 finetune: install  ## Train SmolLM2 and its two controls anew, and store the results (20 minutes on two quiet cores)
 	env -u OMP_NUM_THREADS $(VENV)/bin/python -m grpo_lib.training.finetune book/practice/results
 
+mutate: install  ## Change the core formulas in small ways, and list the changes that no test notices (20 minutes; not part of test)
+	$(VENV)/bin/pip $(PIP_INSTALL) mutmut==3.8.1
+	$(VENV)/bin/python tools/mutants.py
+
 wrong-formulas: install  ## Break the library in known ways, and store which checks of the book notice
 	$(VENV)/bin/python tools/wrong_formulas.py
 
@@ -90,7 +94,7 @@ lock:  ## Pin again what the pinned packages pull in (constraints.txt), after a 
 	rm -rf .venv-lock
 
 clean:  ## Remove the environments, the site and all caches
-	rm -rf .venv .venv-book .venv-lock _build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-book .venv-lock _build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 define check-python

@@ -628,3 +628,21 @@ def test_gae_of_empty_answers():
 def test_gae_refuses_bad_input(arguments, words):
     with pytest.raises(ValueError, match=words):
         gae(**{"rewards": torch.zeros(2, 3), "values": torch.zeros(2, 3), **arguments})
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_where_all_answers_are_alike_every_group_is_silent(p):
+    assert silent_group_probability(p, 4) == 1
+    assert silent_group_probability(torch.tensor(p), 4) == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("baseline", ["mean", "leave-one-out"])
+def test_a_group_baseline_needs_groups_even_without_a_scale(baseline):
+    with pytest.raises(ValueError, match="num_generations"):
+        group_advantages(torch.tensor([1.0, 0.0]), baseline=baseline, scale="none")
+
+
+def test_gae_of_a_single_token():
+    found = gae(torch.tensor([[1.0]]), torch.tensor([[0.25]]), torch.ones(1, 1), gamma=0.5, lam=0.5)
+    assert found.tolist() == [[0.75]]
