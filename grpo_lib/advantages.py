@@ -160,7 +160,7 @@ def difficulty_weight(p: float | Tensor, num_generations: int) -> float | Tensor
         num_generations: K, at least 2; the answers are independent.
 
     Returns:
-        The factor, same type and shape as p: 1 for K = 2, √2 for K = 3, and √(K − 1) in the limits p = 0 and p = 1.
+        The factor, of the same type and shape as p. It is 1 for K = 2, √2 for K = 3, and √(K − 1) in the limits p = 0 and p = 1.
 
     Raises:
         ValueError: p outside [0, 1], or K below 2.
