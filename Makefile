@@ -24,7 +24,7 @@ export PYTHONHASHSEED := 0
 BUILD := jupyter-book build book --config $(CURDIR)/_config.yml --toc $(CURDIR)/_toc.yml --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune from-scratch wrong-formulas execute lock clean
+.PHONY: help install book serve test lint format units typecheck notebooks site browser finetune from-scratch wrong-formulas mutate execute lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,10 @@ finetune: install  ## Train SmolLM2 and its controls anew, and store the results
 from-scratch: install  ## Train the small model with twenty seeds anew, and store the results (half an hour on one core)
 	$(VENV)/bin/python -m grpo_lib.training.from_scratch book/practice/results/small-model.json
 
+mutate: install  ## Change the core formulas in small ways, and list the changes that no test notices (20 minutes; not part of test)
+	$(VENV)/bin/pip $(PIP_INSTALL) mutmut==3.8.1
+	$(VENV)/bin/python tools/mutants.py
+
 wrong-formulas: install  ## Break the library in known ways, and store which checks of the book notice
 	$(VENV)/bin/python tools/wrong_formulas.py
 
@@ -94,7 +98,7 @@ lock:  ## Pin again what the pinned packages pull in (constraints.txt), after a 
 	rm -rf .venv-lock
 
 clean:  ## Remove the environments, the site and all caches
-	rm -rf .venv .venv-book .venv-lock _build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-book .venv-lock _build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache mutants
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 define check-python

@@ -5,7 +5,7 @@ Scores of a group become relative weights (:func:`group_advantages`), ratios are
 (:func:`aggregate`). :func:`grpo_loss` does the last three in one call.
 """
 
-from grpo_lib.advantages import gae, group_advantages, silent_group_probability
+from grpo_lib.advantages import difficulty_weight, gae, group_advantages, silent_group_probability
 from grpo_lib.aggregation import AGGREGATIONS, aggregate
 from grpo_lib.algorithms import ALGORITHMS, Algorithm, algorithm
 from grpo_lib.kl import k1, k2, k3, kl_divergence, kl_in_reward
@@ -26,6 +26,7 @@ __all__ = [
     "algorithm",
     "clip_fractions",
     "clipped_surrogate",
+    "difficulty_weight",
     "gae",
     "group_advantages",
     "grpo_loss",

@@ -141,11 +141,47 @@ def silent_group_probability(p: float | Tensor, num_generations: int) -> float |
 
     Chapter: objective/group-advantage, equation adv-silent.
     """
-    inside = bool(((p >= 0) & (p <= 1)).all()) if isinstance(p, Tensor) else 0 <= p <= 1
-    if not inside:
-        raise ValueError(f"p must lie between 0 and 1, got {p}: it is the probability of a right answer.")
+    _require_probability(p)
     require_count("num_generations", num_generations)
     return p**num_generations + (1 - p) ** num_generations
+
+
+def difficulty_weight(p: float | Tensor, num_generations: int) -> float | Tensor:
+    r"""Size of GRPO's expected gradient on one question, in units of the gradient of its success probability p.
+
+    .. math:: E[g] = w_K(p)\, \nabla p, \qquad w_K(p) = \frac{E[\sigma_R]}{p (1 - p)}
+              = \frac{E \sqrt{S (K - S)}}{K p (1 - p)}, \qquad S \sim \mathrm{Bin}(K, p)
+
+    For 0/1 scores, the population standard deviation, δ = 0, and whole answers drawn from the current policy. Without the
+    division by the standard deviation the factor is (K − 1)/K, and for leave-one-out it is 1, whatever p is.
+
+    Args:
+        p: probability that one answer is right, between 0 and 1; a number or a tensor of any shape.
+        num_generations: K, at least 2; the answers are independent.
+
+    Returns:
+        The factor, of the same type and shape as p. It is 1 for K = 2, √2 for K = 3, and √(K − 1) in the limits p = 0 and p = 1.
+
+    Raises:
+        ValueError: p outside [0, 1], or K below 2.
+
+    Chapter: estimator/std-weights, equation std-weight.
+    """
+    _require_probability(p)
+    require_count("num_generations", num_generations)
+    if num_generations < 2:
+        raise ValueError(
+            f"num_generations must be at least 2, got {num_generations}: one answer has nothing to compare with."
+        )
+    K = torch.tensor(num_generations, dtype=torch.float64)
+    s = torch.arange(1, num_generations, dtype=torch.float64)  # right answers of a group that is not silent
+    q = p.detach().to("cpu") if isinstance(p, Tensor) else torch.tensor(float(p), dtype=torch.float64)
+    q = q.to(torch.float64)[..., None]
+    log_choices = torch.lgamma(K + 1) - torch.lgamma(s + 1) - torch.lgamma(K - s + 1)
+    # P(S = s) with one factor p and one factor 1 − p divided out, so that p = 0 and p = 1 need no limit
+    chance = torch.exp(log_choices + torch.xlogy(s - 1, q) + torch.xlogy(K - s - 1, 1 - q))
+    weight = (chance * (s * (K - s)).sqrt()).sum(dim=-1) / K
+    return weight.to(p.device, at_least_float32(p).dtype) if isinstance(p, Tensor) else weight.item()
 
 
 def gae(
@@ -202,6 +238,12 @@ def gae(
     for t in reversed(range(r.shape[1])):
         advantages[:, t] = running = residual[:, t] + gamma * lam * running
     return advantages
+
+
+def _require_probability(p: float | Tensor) -> None:
+    inside = bool(((p >= 0) & (p <= 1)).all()) if isinstance(p, Tensor) else 0 <= p <= 1
+    if not inside:
+        raise ValueError(f"p must lie between 0 and 1, got {p}: it is the probability of a right answer.")
 
 
 def _group_index(

@@ -79,7 +79,9 @@ class Algorithm:
         Args:
             rewards, num_generations, group_ids, eps, valid: as in :func:`grpo_lib.group_advantages`. Rows that keep the KL in the
                 reward take rewards of shape (N,) and no ``valid``.
-            per_token_kl: KL estimate of each token (k1), shape (N, T), for credit ``"return"`` and ``"gae"``.
+            per_token_kl: KL estimate of each token (k1), shape (N, T), for credit ``"return"`` and ``"gae"``. With credit
+                ``"return"`` it also says what is counted: given (zeros will do), mean and standard deviation run over the valid
+                tokens, as in the paper; without it, over the answers.
             completion_mask: shape (N, T), True at valid tokens, for the same rows.
             values: the critic's value of the prefix before each token, shape (N, T), for credit ``"gae"``.
 

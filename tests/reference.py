@@ -5,7 +5,7 @@ floats; functions of rationals stay exact when they are given Fractions.
 """
 
 from fractions import Fraction
-from math import exp, log, prod, sqrt
+from math import comb, exp, log, prod, sqrt
 
 # The running example: four answers, two tokens each, the first two right.
 SCORES = (1, 1, 0, 0)
@@ -41,6 +41,12 @@ def adv_leave_one_out(scores):
 def adv_silent(p, k):
     """Probability that k answers are all right or all wrong."""
     return p**k + (1 - p) ** k
+
+
+def std_weight(p, k):
+    """Mean standard deviation of k independent 0/1 scores, over p(1 − p)."""
+    chance = [comb(k, s) * p**s * (1 - p) ** (k - s) for s in range(k + 1)]
+    return sum(c * sqrt(s * (k - s)) for s, c in enumerate(chance)) / (k * p * (1 - p))
 
 
 def gae_sum(rewards, values, gamma, lam):

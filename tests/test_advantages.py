@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_lib import gae, group_advantages, silent_group_probability
+from grpo_lib import difficulty_weight, gae, group_advantages, silent_group_probability
 
 F64 = torch.float64
 GARBAGE = [math.nan, math.inf, -math.inf, 1e30, -1e30, 1.0]
@@ -565,6 +565,53 @@ def test_probability_of_a_silent_group_refuses_bad_input(p, k, words):
         silent_group_probability(p, k)
 
 
+# Difficulty weight
+
+
+@pytest.mark.parametrize("k, expected", [
+    (2, 1.0), (3, 1.4142), (4, 1.7100), (8, 2.4731), (16, 3.2671), (64, 4.3364),
+])  # fmt: skip
+def test_difficulty_weight_of_a_hard_question(k, expected):
+    assert difficulty_weight(0.05, k) == pytest.approx(expected, abs=5e-5)
+    for p in (0.05, 0.3, 0.5, 0.99):
+        assert difficulty_weight(p, k) == pytest.approx(reference.std_weight(p, k), rel=1e-12)
+        assert difficulty_weight(p, k) == pytest.approx(difficulty_weight(1 - p, k), rel=1e-12)
+        assert difficulty_weight(p, k) <= min(math.sqrt(k - 1), 1 / math.sqrt(p * (1 - p))) + 1e-12
+
+
+def test_difficulty_weight_is_the_mean_spread_of_the_groups():
+    p, k = 0.3, 5
+    patterns = torch.tensor(list(product([1.0, 0.0], repeat=k)), dtype=F64)
+    chance = (patterns * p + (1 - patterns) * (1 - p)).prod(dim=1)
+    right = (group_advantages(patterns, eps=0) * patterns).sum(dim=1)  # K times the spread of a 0/1 group
+    assert difficulty_weight(p, k) == pytest.approx(float(chance @ right) / (k * p * (1 - p)), rel=1e-12)
+
+
+def test_difficulty_weight_at_the_ends_and_in_large_groups():
+    for k in (2, 3, 4, 64, 5000):
+        assert difficulty_weight(0.0, k) == pytest.approx(math.sqrt(k - 1), rel=1e-9)
+        assert difficulty_weight(1.0, k) == pytest.approx(math.sqrt(k - 1), rel=1e-9)
+    assert difficulty_weight(0.5, 5000) == pytest.approx(2, abs=1e-3)
+
+
+def test_difficulty_weight_takes_fractions_and_tensors():
+    assert difficulty_weight(Fraction(1, 2), 3) == pytest.approx(math.sqrt(2), rel=1e-12)
+    p = torch.tensor([[0.0, 0.5, 1.0]])
+    w = difficulty_weight(p, 3)
+    assert w.dtype == torch.float32 and close(w, [[math.sqrt(2)] * 3], 1e-6)
+    assert difficulty_weight(torch.tensor(0.5, dtype=F64), 4).dtype == F64
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("p, k, words", [
+    (-0.1, 4, "p must lie between 0 and 1, got -0.1"), (torch.tensor([0.5, 2.0]), 4, "between 0 and 1"),
+    (0.5, 1, "num_generations must be at least 2, got 1"), (0.5, 2.5, "integer.*got 2.5"),
+])  # fmt: skip
+def test_difficulty_weight_refuses_bad_input(p, k, words):
+    with pytest.raises(ValueError, match=words):
+        difficulty_weight(p, k)
+
+
 # Generalised advantage estimation
 
 
@@ -628,3 +675,21 @@ def test_gae_of_empty_answers():
 def test_gae_refuses_bad_input(arguments, words):
     with pytest.raises(ValueError, match=words):
         gae(**{"rewards": torch.zeros(2, 3), "values": torch.zeros(2, 3), **arguments})
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_where_all_answers_are_alike_every_group_is_silent(p):
+    assert silent_group_probability(p, 4) == 1
+    assert silent_group_probability(torch.tensor(p), 4) == 1
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("baseline", ["mean", "leave-one-out"])
+def test_a_group_baseline_needs_groups_even_without_a_scale(baseline):
+    with pytest.raises(ValueError, match="num_generations"):
+        group_advantages(torch.tensor([1.0, 0.0]), baseline=baseline, scale="none")
+
+
+def test_gae_of_a_single_token():
+    found = gae(torch.tensor([[1.0]]), torch.tensor([[0.25]]), torch.ones(1, 1), gamma=0.5, lam=0.5)
+    assert found.tolist() == [[0.75]]

@@ -269,3 +269,16 @@ def test_gradient_of_the_aggregate(mode):
 def test_aggregate_refuses_bad_input(arguments, words):
     with pytest.raises(ValueError, match=words):
         aggregate(**{"values": torch.ones(2, 3), "mask": torch.ones(2, 3), **arguments})
+
+
+def test_a_length_of_one_divides_by_one():
+    assert (
+        aggregate(torch.tensor([[3.0]]), torch.ones(1, 1), "seq-mean-token-sum-norm", max_completion_length=1)
+        == 3
+    )
+
+
+@pytest.mark.bad_input
+def test_a_normalizer_of_zero_is_refused_even_for_a_single_answer():
+    with pytest.raises(ValueError, match="normalizer"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), normalizer=0)

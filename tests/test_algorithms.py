@@ -287,3 +287,31 @@ KL = torch.zeros(4, 2, dtype=F64)
 def test_missing_and_unused_arguments_are_named(name, overrides, arguments, words):
     with pytest.raises(ValueError, match=words):
         algorithm(name, **overrides).advantages(SCORES, 4, **arguments)
+
+
+def test_what_the_critic_says_of_padding_does_not_matter():
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    values = torch.tensor([[0.5, 0.7, math.nan], [0.5, 0.6, 0.4]])
+    row = algorithm("ppo", lam=0.9)
+    advantages = row.advantages(torch.tensor([1.0, 0.0]), completion_mask=mask, values=values)
+    alone = row.advantages(torch.tensor([1.0]), completion_mask=mask[:1, :2], values=values[:1, :2])
+    torch.testing.assert_close(advantages[:1, :2], alone)
+    assert advantages[0, 2] == 0
+
+
+def test_a_returns_row_takes_the_sample_std_when_asked():
+    kl, mask = torch.zeros(2, 1), torch.ones(2, 1)
+    rewards = torch.tensor([1.0, 0.0])
+    population, sample = (
+        algorithm("reinforce_plus_plus", std=std).advantages(
+            rewards, per_token_kl=kl, completion_mask=mask, eps=0
+        )
+        for std in ("population", "sample")
+    )
+    torch.testing.assert_close(sample, population * 0.5**0.5)
+
+
+@pytest.mark.bad_input
+def test_an_infinite_kl_strength_is_refused():
+    with pytest.raises(ValueError, match="beta_in_reward must be >= 0 and finite"):
+        algorithm("ppo", beta_in_reward=math.inf)

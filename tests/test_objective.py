@@ -694,3 +694,65 @@ def test_loss_refuses_bad_input(arguments, words):
     }
     with pytest.raises(ValueError, match=words):
         grpo_loss(**{**given, **arguments})
+
+
+# ------------------------------------------------------------------------------------------ borders, exactly on the line
+
+ONE = torch.ones(1, 1)
+
+
+def token(ratio: float, advantage: float, **settings) -> dict[str, float]:
+    """Metrics of one token with this ratio, whose logarithm is exact where the ratio is a power of e."""
+    new = torch.tensor([[ratio]], dtype=torch.float64).log()
+    metrics = grpo_loss(
+        new,
+        torch.tensor([advantage]),
+        ONE,
+        old_per_token_logps=torch.zeros(1, 1),
+        objective=Objective(**settings),
+    ).metrics
+    return {name: value.item() for name, value in metrics.items()}
+
+
+def test_clip_fractions_use_the_objectives_own_widths():
+    assert token(1.25, 1.0)["clip_ratio/high_mean"] == 1
+    assert token(1.25, 1.0, epsilon=0.3)["clip_ratio/high_mean"] == 0
+    assert token(1.25, 1.0, epsilon_high=0.3)["clip_ratio/high_mean"] == 0
+    assert token(1.25, 1.0, epsilon=0.3, epsilon_high=0.1)["clip_ratio/high_mean"] == 1
+    assert token(0.75, -1.0, epsilon=0.3)["clip_ratio/low_mean"] == 0
+
+
+def test_cispo_counts_what_lies_above_its_cap_and_pushes_up():
+    settings = {"surrogate": "cispo", "epsilon": 0.5, "epsilon_high": 0.0}
+    with pytest.raises(ValueError, match="epsilon_high"):
+        Objective(**settings)
+    settings["epsilon_high"] = 1.0  # cap 2
+    assert token(2.5, 1.0, **settings)["cispo_clip_ratio"] == 1
+    assert token(1.5, 1.0, **settings)["cispo_clip_ratio"] == 0
+    assert token(2.5, 0.0, **settings)["cispo_clip_ratio"] == 0
+    assert token(2.5, -1.0, **settings)["cispo_clip_ratio"] == 0
+    on_the_cap = grpo_loss(
+        torch.zeros(1, 1),
+        torch.ones(1),
+        ONE,
+        old_per_token_logps=torch.zeros(1, 1),
+        objective=Objective(surrogate="cispo", epsilon=1e-30, epsilon_high=1e-30),  # 1 + 1e-30 is 1
+    )
+    assert on_the_cap.metrics["cispo_clip_ratio"] == 0
+
+
+def test_a_log_ratio_that_reaches_the_cap_exactly_is_not_held():
+    from grpo_lib.ratios import LOG_RATIO_CAP
+
+    for sign in (1, -1):  # the ratio, then k3
+        new = torch.tensor([[sign * LOG_RATIO_CAP]], dtype=torch.float64)
+        zeros = torch.zeros(1, 1, dtype=torch.float64)
+        old, ref = (zeros, new) if sign > 0 else (new, zeros)
+        for more, held in ((0.0, 0), (sign * 1e-9, 1)):
+            out = grpo_loss(new + more, torch.ones(1), ONE, old_per_token_logps=old, ref_per_token_logps=ref)
+            assert out.metrics["log_ratio_capped"] == held
+
+
+def test_a_length_of_one_is_a_length():
+    objective = Objective(aggregation="seq-mean-token-sum-norm", max_completion_length=1)
+    assert grpo_loss(torch.zeros(1, 1), torch.ones(1), ONE, objective=objective).loss == -1

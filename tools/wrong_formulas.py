@@ -92,6 +92,36 @@ WRONG = {
         "return ~ended_before & ~is_end, ",
         "objective/full-objective",
     ),
+    "leave-one-out divided by K": Wrong(
+        "advantages.py",
+        "residual = residual * count / (count - 1).clamp(min=1)",
+        "residual = residual * (count + 1) / count",
+        "estimator/leave-one-out",
+    ),
+    "no root in the difficulty weight": Wrong(
+        "advantages.py",
+        "weight = (chance * (s * (K - s)).sqrt()).sum(dim=-1) / K",
+        "weight = (chance * (s * (K - s))).sum(dim=-1) / K",
+        "estimator/std-weights",
+    ),
+    "length left out of the answer mean": Wrong(
+        "aggregation.py",
+        "total = total / lengths.clamp(min=1)",
+        "total = total / lengths.max().clamp(min=1)",
+        "estimator/length-weights",
+    ),
+    "k3 with the gradient of k2": Wrong(
+        "kl.py",
+        "return (torch.expm1(log_x) - log_x).clamp(min=0)",
+        "return (torch.expm1(log_x) - log_x).detach() + log_x**2 / 2 - (log_x**2 / 2).detach()",
+        "estimator/kl-value-and-gradient",
+    ),
+    "λ left out of the advantage recursion": Wrong(
+        "advantages.py",
+        "residual[:, t] + gamma * lam * running",
+        "residual[:, t] + gamma * running",
+        "relatives/ppo",
+    ),
 }
 
 

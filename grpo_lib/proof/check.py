@@ -40,7 +40,8 @@ def check(
     ``>`` and ``>=``, which hold if they hold for every element; ``!=`` holds if one element differs. NaN is in no
     relation to anything, and there must be at least one element to compare.
 
-    SymPy expressions are equal if ``sympy.simplify(left - right)`` is 0.
+    SymPy expressions are equal if ``sympy.simplify(left - right)`` is 0. Limits, sums, integrals and derivatives that are
+    written but not evaluated (``sympy.Limit`` and so on) are evaluated first.
 
     Args:
         id: slug of a claim in book/claims.yml, or ``slug/part``; ids that start with ``x-`` (exercises) are free.
@@ -205,7 +206,8 @@ def _plain(x: object) -> Any:
         elif x in (sympy.true, sympy.false):
             return bool(x)
         elif isinstance(x, sympy.Expr):
-            return x
+            unevaluated = (sympy.Limit, sympy.Sum, sympy.Product, sympy.Integral, sympy.Derivative)
+            return x.doit() if x.has(*unevaluated) else x
     if isinstance(x, (bool, int, float, Fraction, str)):
         return x
     if isinstance(x, Sequence):

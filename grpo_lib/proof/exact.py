@@ -73,7 +73,7 @@ class World:
             object.__setattr__(self, name, value)
 
     @property
-    def lengths(self) -> Integer[Tensor, " N"]:
+    def lengths(self) -> Tensor:
         """Tokens of each answer, its end token included, shape (N,)."""
         return self.mask.sum(dim=1)
 

@@ -38,7 +38,7 @@ def train_on_answers(
         progress: whether to show a bar.
 
     Returns:
-        The loss of each step: minus the mean log-probability of a token, in nats.
+        The loss at each step, which is minus the mean log-probability of a token, in nats.
 
     Raises:
         ValueError: no rows, a row without an answer, a count below 1.

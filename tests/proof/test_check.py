@@ -314,3 +314,29 @@ def test_importing_the_library_loads_neither_proof_nor_sympy_nor_yaml(tmp_path):
     )
     sympy_loaded, yaml_loaded = in_torch.stdout.split()
     assert result.stdout == f"(False, {sympy_loaded}, {yaml_loaded})\n"
+
+
+X = sympy.Symbol("x", positive=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "relation"),
+    [
+        (sympy.Limit(sympy.sin(X) / X, X, 0), 1, "=="),
+        (sympy.Limit((1 + 1 / X) ** X, X, sympy.oo), sympy.E, "=="),
+        (sympy.Limit(1 / X, X, 0, "+"), sympy.oo, "=="),
+        (sympy.Limit(1 / X, X, sympy.oo), 1, "<"),
+        (sympy.Sum(X, (X, 0, 4)), 10, "=="),
+        (sympy.Integral(X, (X, 0, 1)), Fraction(1, 2), "=="),
+        (sympy.Derivative(X**2, X), 2 * X, "=="),
+    ],
+)
+def test_limits_sums_and_derivatives_are_evaluated(left, right, relation):
+    check("x-a", left, right, relation=relation)
+    with pytest.raises(CheckFailed):
+        check("x-a", left, right, relation={"==": "!=", "<": ">"}[relation])
+
+
+def test_a_wrong_limit_fails():
+    with pytest.raises(CheckFailed, match="left − right is -1"):
+        check("x-a", sympy.Limit(sympy.sin(X) / X, X, 0), 2)
