@@ -130,6 +130,9 @@ def _claim(id: str, statement: str | None) -> tuple[str, str | None, str | None]
 _stated: set[str] = set()
 """Claims whose statement the running cell has shown."""
 
+_anchored: set[str] = set()
+"""Claims whose first check on this page carries the anchor that the ledger links to."""
+
 
 def _show(id: str, slug: str, text: str | None, page: str | None) -> None:
     """One line, the same at every run: as plain text, and as HTML with a link to the claim's place in the ledger.
@@ -152,7 +155,9 @@ def _show(id: str, slug: str, text: str | None, page: str | None) -> None:
         _stated.add(slug)
     from IPython.display import display
 
-    page_line = f'<div class="grpo-check">✔ {shown}{statement_html(tail)}</div>'
+    anchor = "" if page is None or slug in _anchored else f' id="check-{slug}"'
+    _anchored.add(slug)
+    page_line = f'<div class="grpo-check"{anchor}>✔ {shown}{statement_html(tail)}</div>'
     display({"text/plain": f"✔ {id}{tail}", "text/html": page_line}, raw=True)
 
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from grpo_lib.proof import CheckFailed, check
-from grpo_lib.proof.check import _stated, statement_html
+from grpo_lib.proof.check import _anchored, _stated, statement_html
 
 ROOT = Path(__file__).parents[2]
 x = sympy.Symbol("x", positive=True)
@@ -231,6 +231,7 @@ def notebook(monkeypatch):
     shell = SimpleNamespace(events=events.EventManager(None, events.available_events), shown=[])
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shell.shown.append(data))
+    _anchored.clear()
     yield shell
     _stated.clear()
 
@@ -340,3 +341,13 @@ def test_limits_sums_and_derivatives_are_evaluated(left, right, relation):
 def test_a_wrong_limit_fails():
     with pytest.raises(CheckFailed, match="left − right is -1"):
         check("x-a", sympy.Limit(sympy.sin(X) / X, X, 0), 2)
+
+
+def test_the_first_check_of_a_claim_on_a_page_carries_its_anchor(notebook):
+    for id in ("adv-example-mean/a", "adv-example-mean/b", "adv-example-std", "x-free"):
+        check(id, 1, 1)
+        notebook.events.trigger("pre_run_cell", None)
+    anchors = [
+        re.findall(r'<div class="grpo-check"(?: id="(.*?)")?>', line["text/html"]) for line in notebook.shown
+    ]
+    assert anchors == [["check-adv-example-mean"], [""], ["check-adv-example-std"], [""]]
