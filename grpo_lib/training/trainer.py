@@ -86,7 +86,7 @@ class GRPOConfig:
     lr_scheduler_type: str = "constant"
     warmup_steps: int = 0
     mask_truncated_completions: bool = False
-    reward_weights: tuple[float, ...] | None = None
+    reward_weights: list[float] | None = None
     eval_steps: int | None = None
     bf16: bool = False
     seed: int = 0
@@ -172,7 +172,7 @@ class GRPOTrainer:
     ) -> None:
         self.model, self.tokenizer, self.args = model, processing_class, args or GRPOConfig()
         self.reward_funcs = list(reward_funcs) if isinstance(reward_funcs, Sequence) else [reward_funcs]
-        self.reward_weights = self.args.reward_weights or (1.0,) * len(self.reward_funcs)
+        self.reward_weights = self.args.reward_weights or [1.0] * len(self.reward_funcs)
         if len(self.reward_weights) != len(self.reward_funcs):
             raise ValueError(
                 f"{len(self.reward_weights)} reward_weights for {len(self.reward_funcs)} reward functions."

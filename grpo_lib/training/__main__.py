@@ -1,0 +1,5 @@
+import sys
+
+from grpo_lib.training.cli import main
+
+sys.exit(main())
