@@ -1,6 +1,7 @@
 """Scores of a group → relative weights (advantages)."""
 
 from collections.abc import Hashable, Sequence
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -124,7 +125,7 @@ def group_advantages(
     return advantages.reshape(rewards.shape).to(rewards.device)
 
 
-def silent_group_probability(p: float | Tensor, num_generations: int) -> float | Tensor:
+def silent_group_probability(p: Real | Tensor, num_generations: int) -> float | Tensor:
     r"""Probability that all K answers to a question get the same 0/1 score, so that its group sends no task signal.
 
     .. math:: P(\text{silent}) = p^K + (1 - p)^K
@@ -146,7 +147,7 @@ def silent_group_probability(p: float | Tensor, num_generations: int) -> float |
     return p**num_generations + (1 - p) ** num_generations
 
 
-def difficulty_weight(p: float | Tensor, num_generations: int) -> float | Tensor:
+def difficulty_weight(p: Real | Tensor, num_generations: int) -> float | Tensor:
     r"""Size of GRPO's expected gradient on one question, in units of the gradient of its success probability p.
 
     .. math:: E[g] = w_K(p)\, \nabla p, \qquad w_K(p) = \frac{E[\sigma_R]}{p (1 - p)}
@@ -240,7 +241,7 @@ def gae(
     return advantages
 
 
-def _require_probability(p: float | Tensor) -> None:
+def _require_probability(p: Real | Tensor) -> None:
     inside = bool(((p >= 0) & (p <= 1)).all()) if isinstance(p, Tensor) else 0 <= p <= 1
     if not inside:
         raise ValueError(f"p must lie between 0 and 1, got {p}: it is the probability of a right answer.")
