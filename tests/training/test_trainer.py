@@ -183,7 +183,7 @@ def test_several_reward_functions_are_weighed_and_the_known_ones_count():
     def unknown(completions):
         return [None] * len(completions)
 
-    t = trainer([digits, starts_with_seven, unknown], reward_weights=(1.0, 2.0, 5.0), max_steps=1)
+    t = trainer([digits, starts_with_seven, unknown], reward_weights=[1.0, 2.0, 5.0], max_steps=1)
     row = t.train(progress=False)[0]
     assert row["reward"] == pytest.approx(
         row["rewards/digits/mean"] + 2 * row["rewards/starts_with_seven/mean"]
@@ -237,7 +237,7 @@ def test_a_bad_reward_stops_before_the_weights(reward, error, message):
         ({"epsilon": 0.0}, "epsilon must be > 0"),
         ({"temperature": 0.0}, "temperature must be > 0"),
         ({"max_steps": 0}, "max_steps"),
-        ({"reward_weights": (1.0, 2.0)}, "2 reward_weights for 1 reward"),
+        ({"reward_weights": [1.0, 2.0]}, "2 reward_weights for 1 reward"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_any_work(settings, message):
