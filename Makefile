@@ -19,6 +19,8 @@ endif
 # The same numbers on every run.
 export OMP_NUM_THREADS := 1
 export PYTHONHASHSEED := 0
+# This copy of the package, and no other.
+unexport PYTHONPATH
 
 # Built afresh each time: an incremental build repeats no warning and leaves old sidebars on unchanged pages.
 BUILD := jupyter-book build book --config $(CURDIR)/_config.yml --toc $(CURDIR)/_toc.yml --quiet
