@@ -693,3 +693,8 @@ def test_a_group_baseline_needs_groups_even_without_a_scale(baseline):
 def test_gae_of_a_single_token():
     found = gae(torch.tensor([[1.0]]), torch.tensor([[0.25]]), torch.ones(1, 1), gamma=0.5, lam=0.5)
     assert found.tolist() == [[0.75]]
+
+
+def test_difficulty_weight_of_a_float32_number_is_computed_in_float64():
+    p = torch.tensor([0.3], dtype=torch.float32)
+    assert difficulty_weight(p, 5000).item() == pytest.approx(difficulty_weight(p.item(), 5000), rel=1e-6)
