@@ -696,5 +696,5 @@ def test_gae_of_a_single_token():
 
 
 def test_difficulty_weight_of_a_float32_number_is_computed_in_float64():
-    p = torch.tensor([0.3], dtype=torch.float32)
-    assert difficulty_weight(p, 5000).item() == pytest.approx(difficulty_weight(p.item(), 5000), rel=1e-6)
+    for p in torch.tensor([0.1, 0.017, 0.001], dtype=torch.float32):
+        assert difficulty_weight(p, 5000).item() == pytest.approx(difficulty_weight(p.item(), 5000), rel=1e-6)
